@@ -324,6 +324,14 @@ class Saves(unittest.TestCase):
             rank._call(0, "open", step=1, name="a", size=1 << 60)
         self.assertNotEqual(caught.exception.errno, 0)
         self.assertEqual(list(self.folder.glob("0/1/*")), [])
+        wrong_manifests: List[bytes]
+        for wrong_manifests, error in (
+            (manifests + manifests, r"manifests\[0\] and \[1\] are of the same Store"),
+            ([manifests[0][:-9]], r"manifests\[0\] is cut off"),
+            ([b'{"format": 2, "address": "AA=="}'], r"manifests\[0\] is of a Source, and one of a Store is wanted"),
+        ):
+            with self.subTest(error), self.assertRaisesRegex(ValueError, error):
+                Checkpoints(wrong_manifests, **OPTIONS)
         with self.assertRaisesRegex(ValueError, "rank 2 is not one of 2 ranks"):
             Checkpoints(manifests, rank=2, ranks=2, **OPTIONS)
         with self.assertRaisesRegex(ValueError, "0 stores have rank0-0"):

@@ -249,6 +249,19 @@ class Weights(unittest.TestCase):
             Source([*right], **OPTIONS)  # type: ignore[list-item]
         self.assertEqual([dtype for dtype in BITS if dtype not in str(Shard.__doc__)], [])
 
+    def test_manifests_are_of_different_sources(self) -> None:
+        with Source({"b": b"12345"}, **OPTIONS) as source:
+            one = source.manifest()
+            for manifests, error in (
+                ([one, one[:-9]], r"manifests\[1\] is cut off"),
+                ([one, b""], r"manifests\[1\] is cut off"),
+                ([b"[]"], r"manifests\[0\] is of something else, and one of a Source is wanted"),
+                ([b'{"format": 1, "checkpoints": "AA=="}'], r"manifests\[0\] is of a Store, and one of a Source is wanted"),
+                ([one, source.manifest()], r"manifests\[0\] and \[1\] are of the same Source"),
+            ):
+                with self.subTest(error), self.assertRaisesRegex(ValueError, error):
+                    Target({"b": bytearray(5)}, manifests, **OPTIONS)
+
     def test_bytes_that_differ_are_an_error(self) -> None:
         with Source([shard(0, ROWS)], **OPTIONS) as source:
             target, buffer = self.target(0, ROWS, [source.manifest()])

@@ -59,6 +59,8 @@ FORMAT = 2
 #: Reads of one source that are under way at once, and pieces in each.
 DEPTH, BATCH = 2, 8
 LOOPBACK = "127.0.0.1"
+#: By the key that has its address, which no other's manifest has: what a manifest is of.
+KINDS = {"address": "Source", "checkpoints": "Store", "slab": "Slab"}
 #: Seconds in which a source has to say what it has.
 PATIENCE = 10.0
 
@@ -199,6 +201,24 @@ def offer(endpoint: Endpoint, shards: Sequence[Shard], memories: Sequence[Memory
     }
 
 
+def said_by(manifests: Sequence[bytes], needs: str) -> List[Dict[str, Any]]:
+    """What manifests say. Raises ValueError for one that is cut off or of another kind, and for two of the same endpoint."""
+    all_: List[Dict[str, Any]] = []
+    for number, manifest in enumerate(manifests):
+        try:
+            said = json.loads(manifest)
+        except ValueError as error:
+            raise ValueError(f"manifests[{number}] is cut off, or no manifest: {error}") from None
+        if not isinstance(said, dict) or needs not in said:
+            kind = next((f"a {KINDS[key]}" for key in KINDS if isinstance(said, dict) and key in said), "something else")
+            raise ValueError(f"manifests[{number}] is of {kind}, and one of a {KINDS[needs]} is wanted")
+        same = next((other for other, before in enumerate(all_) if before[needs] == said[needs]), None)
+        if same is not None:
+            raise ValueError(f"manifests[{same}] and [{number}] are of the same {KINDS[needs]}")
+        all_.append(said)
+    return all_
+
+
 class Piece(NamedTuple):
     """Bytes to read: `source` is one of those in `sources` that have them, each with its range and offset."""
 
@@ -256,12 +276,13 @@ class Target:
 
     def __init__(self, shards: Tensors, manifests: Sequence[bytes], *, timeout: float = 60,
                  endpoint: Optional[Endpoint] = None, **options: Any) -> None:
-        """`shards`: also whole tensors, by their names. `timeout`: seconds in which a source has to connect, to answer, and to
+        """`shards`: also whole tensors, by their names. `manifests`: one of each source; sources that have the same rows must have
+        the same bytes there, as any of them is read. `timeout`: seconds in which a source has to connect, to answer, and to
         send up to 64 MiB. `endpoint`: one whose events nothing else takes while a pull verifies, and that `close` leaves open;
-        else `options` are those of a new one."""
+        else `options` are those of a new one. Raises ValueError for rows that no source has, or has with another dtype or shape."""
         self._timeout = timeout
         self._shards = [s for s in shards_from(shards) if s.end > s.begin and s.row]
-        self._sources = [json.loads(m) for m in manifests]
+        self._sources = said_by(manifests, "address")
         for source in self._sources:
             if source.get("format") != FORMAT:
                 raise ValueError(f"a manifest is of format {source.get('format')}, another version's: {FORMAT} is wanted")

@@ -118,7 +118,7 @@ class Checkpoints:
         #: This one's number.
         self.rank = rank
         self._ranks, self._copies, self._timeout = ranks, copies, timeout
-        addresses = [base64.b64decode(json.loads(manifest)["checkpoints"]) for manifest in stores]
+        addresses = [base64.b64decode(said["checkpoints"]) for said in weights.said_by(stores, "checkpoints")]
         self._endpoint = Endpoint(**{**weights.DIRECT, **options})
         self._calls = Calls(self._endpoint)
         self._last: Optional[Saving] = None
