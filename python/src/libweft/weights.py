@@ -328,8 +328,13 @@ class Target:
 
     def pull(self, *, verify: bool = False, progress: Optional[Callable[[int, int], None]] = None,
              arrived: Optional[Callable[[Shard, int, int], None]] = None) -> List[int]:
-        """Reads everything, and returns how many bytes came from each source. `verify`: the sources compute checksums of what
-        was read from them, and they are compared. Raises the last source's error when none is left that has what is missing.
+        """Reads everything, and returns how many bytes came from each source. Raises the last source's error when none is left
+        that has what is missing. `verify`: each piece is compared with a checksum that the source which sent it computes; if sources
+        have different bytes in the same rows, the pull mixes them all the same. The default is False, as both sides read all bytes
+        once more for it; that of `Checkpoints.load` is True, as disks may change what was saved.
+
+        A pull that raises leaves what it has read, of any rows, in the buffers beside what was there before; a ValueError, of a
+        checksum that differs, leaves wrong bytes. The buffers are whole when a pull has returned.
 
         `progress` is called with the bytes that were read, and all; `arrived` with each piece of a shard, by its offset and
         length. With `verify` the bytes can become fewer: what a source sent that is lost before its checksums came is read again.
@@ -533,7 +538,8 @@ def shards_of(path: str, direct: bool = False) -> List[Shard]:
 
 
 def create(path: str, header: bytes, direct: bool = False) -> List[Shard]:
-    """A safetensors file with that header, and room for its tensors."""
+    """A safetensors file, and room for its tensors, which are returned: mapped, or (`direct`) as ranges of the file. `header`:
+    all that precedes the tensors' bytes in the file: 8 bytes, little-endian, with the length of the JSON, and the JSON."""
     tensors, _ = parsed(path, header)
     with open(path, "wb") as file:
         file.write(header)

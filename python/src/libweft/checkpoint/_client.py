@@ -303,10 +303,10 @@ class Checkpoints:
 
     def load(self, tensors: Tensors, step: Optional[int] = None, *, verify: bool = True, progress: Optional[Progress] = None) -> int:
         """Reads tensors, or any rows of them, into these buffers or files, however they were sharded when they were saved.
-        step: None stands for the last checkpoint; returns which it was. `verify`: checksums are compared with those of the
-        save. `progress` is called with the bytes that are there, and all. Raises FileNotFoundError without a checkpoint,
-        ValueError for tensors that it does not have so, `ChangedError`, which is one, for bytes that are not what was saved; the
-        last store's error if none is left."""
+        `step`: None stands for the last checkpoint; returns which it was. `verify`: checksums are compared with those of the
+        save; the default is True, unlike that of `Target.pull`, as disks may change what was saved. `progress` is called with the
+        bytes that are there, and all. Raises FileNotFoundError without a checkpoint, ValueError for tensors that it does not have
+        so, `ChangedError`, which is one, for bytes that are not what was saved; the last store's error if none is left."""
         shards = shards_from(tensors)
         while True:
             found = self._step(step)
