@@ -338,6 +338,13 @@ class Weights(unittest.TestCase):
                 self.assertEqual((os.listdir(folder), out.read_bytes()), (["out"], b"the old one"))
             with self.assertRaisesRegex(ValueError, "not a file"):
                 weights._pull([place_of(place)], folder, 0, 1, False, False)
+            # What a killed process has left goes with the next success; what another one is writing stays.
+            pathlib.Path(folder, "out.1.unfinished").write_bytes(b"")
+            with weights.replacing(str(out)) as slow:
+                with unittest.mock.patch("os.getpid", return_value=1 << 30), weights.replacing(str(out)):
+                    pass
+                self.assertEqual(sorted(os.listdir(folder)), ["out", os.path.basename(slow)])
+            self.assertEqual(os.listdir(folder), ["out"])
             out.unlink()
             out.symlink_to(pathlib.Path(folder, "in"))
             with weights.replacing(str(out)) as name:

@@ -25,6 +25,8 @@ import argparse
 import base64
 import contextlib
 import ctypes
+import fcntl
+import glob
 import importlib
 import itertools
 import json
@@ -551,18 +553,26 @@ def create(path: str, header: bytes, direct: bool = False) -> List[Shard]:
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
     """The name to write a file under, in the same folder. When all is well the file gets its own name, and takes the place of an
-    older one; otherwise it is removed."""
+    older one; otherwise it is removed. Those that killed processes have left go when all is well."""
     path = os.path.realpath(path)
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError(f"{path} is not a file that can be replaced")
     unfinished = f"{path}.{os.getpid()}.unfinished"
     try:
-        yield unfinished
-        os.replace(unfinished, path)
+        with open(unfinished, "wb") as file:
+            with contextlib.suppress(OSError):  # a file system without locks: nothing is removed there
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield unfinished
+            os.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished)
         raise
+    for left in glob.glob(f"{glob.escape(path)}.[0-9]*.unfinished"):
+        # Its process, which may be one of another host, has the lock while it lives.
+        with contextlib.suppress(OSError), open(left, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(left)
 
 
 @contextlib.contextmanager
