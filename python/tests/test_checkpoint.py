@@ -88,12 +88,20 @@ class Saves(unittest.TestCase):
     def test_a_name_has_the_same_bytes_on_every_rank(self) -> None:
         _, manifests = self.stores(2)
         ranks = [self.rank(manifests, rank=i, ranks=2) for i in range(2)]
-        for step, other in ((1, b"12345"), (2, b"12346"), (3, b"123456")):
-            parts = [rank.save(step, {"a": data}).wait(60) for rank, data in zip(ranks, (b"12345", other))]
+        plain = Shard("a", "U8", (5,), 0, 5, b"12345")
+        for step, other, error in (
+            (1, plain, ""),
+            (2, plain._replace(buffer=b"12346"), "a was saved twice, with other bytes"),
+            (3, plain._replace(shape=(6,), end=6, buffer=b"123456"), "a is not the same on all ranks: rank 0 says U8 .5,., rank 1 says U8 .6,."),
+            (4, plain._replace(dtype="I8"), "step 4: a is not the same on all ranks: rank 0 says U8 .5,., rank 1 says I8 .5,."),
+        ):
+            parts = [rank.save(step, [one]).wait(60) for rank, one in zip(ranks, (plain, other))]
             if step == 1:
                 ranks[0].commit(step, parts)
+                with self.assertRaisesRegex(ValueError, "step 5: 0 stores have rank0-0.*, of 1: it is a part of step 1"):
+                    ranks[0].commit(5, parts)
                 continue
-            with self.assertRaisesRegex(ValueError, "a was saved twice, with other bytes"):
+            with self.assertRaisesRegex(ValueError, error):
                 ranks[0].commit(step, parts)
         self.assertEqual([one.step for one in ranks[0].steps()], [1])
 
@@ -261,7 +269,7 @@ class Saves(unittest.TestCase):
             file.write(b"\xff")
         self.assertEqual(rank.verify(), [f"{path.name}: w"])
         for begin, end in ((0, ROWS), (430, 450), (ROWS - 1, ROWS)):  # the last is of the same piece
-            with self.assertRaisesRegex(ChangedError, "are not what was saved"):
+            with self.assertRaisesRegex(ChangedError, "step 1: w: .* are not what was saved"):
                 rank.load([empty(begin, end)])
         rank.load([empty(0, 300)])
         rank.load([empty(430, 450)], verify=False)
@@ -311,9 +319,18 @@ class Saves(unittest.TestCase):
 
     def test_a_store_refuses(self) -> None:
         _, manifests = self.stores(1)
-        with self.assertRaises(BlockingIOError):
+        with self.assertRaisesRegex(BlockingIOError, f"another store has {self.folder / '0'}"):
             Store(self.folder / "0", **OPTIONS)
         rank = self.rank(manifests)
+        no_step: Any
+        call: Any
+        part = b'{"rank0-0.1.safetensors": 5}'
+        for no_step, kind in (("11", TypeError), (11.5, TypeError), (-1, ValueError)):
+            for call, *given in (rank.save, no_step, {"a": b"1"}), (rank.commit, no_step, [part]), (rank.load, {"a": bytearray(1)}, no_step):
+                with self.subTest(no_step), self.assertRaisesRegex(kind, "a step is a number"):
+                    call(*given)
+        with self.assertRaisesRegex(ValueError, "no tensor can be called __metadata__"):
+            rank.save(1, {"__metadata__": b"1"})
         wrong: Tuple[Any, ...]
         for wrong in ((-1, "a"), ("../1", "a"), (1, "../../x"), (1, "")):
             with self.subTest(wrong), self.assertRaisesRegex(OSError, "is no n"):
@@ -335,7 +352,7 @@ class Saves(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "rank 2 is not one of 2 ranks"):
             Checkpoints(manifests, rank=2, ranks=2, **OPTIONS)
         with self.assertRaisesRegex(ValueError, "0 stores have rank0-0"):
-            rank.commit(1, [b'{"rank0-0.1.safetensors": 5}'])
+            rank.commit(1, [part])
 
     def test_the_commands_save_and_load_files(self) -> None:
         given = self.folder / "in"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import operator
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from .. import weights
+from .._buffers import described
 from .._safetensors import size_of
 from ..endpoint import Access, Endpoint
 from ..errors import PeerError
@@ -77,6 +79,17 @@ def _checks(shards: Sequence[Shard], offers: Sequence[Dict[str, Any]]) -> Tuple[
                 else:
                     edges.append(_Edge(shard, piece // row, -(-(piece + length) // row), piece, length, sums[number], low, high))
     return wholes, edges
+
+
+def number_of(step: Any) -> int:
+    """The number of a step. Raises TypeError or ValueError for what is none."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"a step is a number, and {step!r} is {described(step)}") from None
+    if number < 0:
+        raise ValueError(f"a step is a number from 0, and this one is {number}")
+    return number
 
 
 class Step(NamedTuple):
@@ -170,7 +183,7 @@ class Checkpoints:
         return self._begin(step, tensors, f"rank{self.rank}", copy, progress, self._ranks == 1)
 
     def _begin(self, step: int, tensors: Tensors, name: str, copy: bool, progress: Optional[Progress], commit: bool) -> Saving:
-        count = self._count
+        count, step = self._count, number_of(step)
         files = [File(f"{name}-{k}", shards, [(self.rank + k + c) % count for c in range(self._copies)])
                  for k, shards in enumerate(spread(shards_from(tensors, once=True), count))]
         with self._lock:
@@ -223,8 +236,8 @@ class Checkpoints:
         """Makes a checkpoint of what `Saving.wait` returned on every rank; one rank does it. When it returns, all stores have
         the manifest. Raises ValueError, and commits nothing, if these are not the parts of all `ranks`, a file is not there as
         often as it should be, rows of a tensor were saved by no rank, or ranks have saved the same rows with other bytes, or in
-        ranges that differ. After an OSError or a WeftError the step may be committed or not: `steps` says which, and it is
-        all there if it is."""
+        ranges that differ, or a tensor with another dtype or shape. After an OSError or a WeftError the step may be committed or
+        not: `steps` says which, and it is all there if it is."""
         given = {name.rpartition("-")[0] for part in parts for name in json.loads(part)}
         wanted = {f"rank{rank}" for rank in range(self._ranks)}
         if given != wanted:
@@ -233,6 +246,7 @@ class Checkpoints:
         self._commit(step, parts)
 
     def _commit(self, step: int, parts: Sequence[bytes]) -> None:
+        step = number_of(step)
         files: Dict[str, int] = {}
         for part in parts:
             files.update(json.loads(part))
@@ -240,13 +254,17 @@ class Checkpoints:
         for name, size in files.items():
             has = sum(there.get(step, (None, {}))[1].get(name) == size for there in everywhere.values())
             if has < self._copies:
-                raise ValueError(f"step {step}: {has} stores have {name}, of {self._copies}")
+                other = next((other for there in everywhere.values() for other, (_, its) in there.items() if its.get(name) == size), step)
+                its = "" if has or other == step else f": it is a part of step {other}"
+                raise ValueError(f"step {step}: {has} stores have {name}, of {self._copies}{its}")
         saved: Dict[str, Tuple[Any, Dict[Tuple[int, int], List[int]]]] = {}
         for store in everywhere:
             offer = self._call(store, "offer", step=step, files=list(files))
             for (tensor, dtype, shape, begin, end, row), sums in zip(offer["shards"], offer["sums"]):
                 kind, ranges = saved.setdefault(tensor, ((dtype, shape, row), {}))
-                if kind != (dtype, shape, row) or begin < end and ranges.setdefault((begin, end), sums) != sums:
+                if kind != (dtype, shape, row):
+                    raise ValueError(f"step {step}: {tensor} is not the same on all ranks: {self._kinds(step, list(files), tensor)}")
+                if begin < end and ranges.setdefault((begin, end), sums) != sums:
                     raise ValueError(f"step {step}: {tensor} was saved twice, with other bytes")
         for tensor, ((_, shape, row), ranges) in saved.items():
             check(f"{tensor} of step {step}", shape[0] if shape else 1, row, ranges)
@@ -254,6 +272,16 @@ class Checkpoints:
         manifest = {"format": 1, "step": step, "number": number, "files": files}
         for store in range(self._count):
             self._call(store, "commit", step=step, manifest=manifest)
+
+    def _kinds(self, step: int, files: Sequence[str], tensor: str) -> str:
+        """Which dtypes and shapes ranks have saved of a tensor, with the first rank that has each."""
+        kinds: Dict[str, str] = {}
+        for name in files:
+            for offer in self._answers("offer", step=step, files=[name]).values():
+                for other, dtype, shape, *_ in offer["shards"]:
+                    if other == tensor:
+                        kinds.setdefault(f"{dtype} {tuple(shape)}", name.partition("-")[0].replace("rank", "rank "))
+        return ", ".join(f"{rank} says {kind}" for kind, rank in kinds.items())
 
     # Loading.
 
@@ -288,6 +316,7 @@ class Checkpoints:
         return [steps[step] for step in sorted(steps)]
 
     def _step(self, step: Optional[int]) -> Step:
+        step = None if step is None else number_of(step)
         steps = [one for one in self.steps() if not one.missing and step in (None, one.step)]
         if not steps:
             raise FileNotFoundError(f"no store has a whole checkpoint{'' if step is None else f' of step {step}'}")
@@ -340,8 +369,10 @@ class Checkpoints:
                     failed = error
             try:
                 self._read(shards, list(offers.values()), verify, progress)
+            except ChangedError as error:
+                raise ChangedError(f"step {step}: {error}") from None
             except ValueError as error:
-                if failed is None or isinstance(error, ChangedError):
+                if failed is None:
                     raise
                 raise failed from error  # no other store has what it was to offer
         finally:

@@ -41,6 +41,8 @@ class File:
 
     def __init__(self, name: str, shards: Sequence[Shard], stores: Sequence[int]) -> None:
         self.name, self.stores = name, stores
+        if any(s.name == "__metadata__" for s in shards):
+            raise ValueError("no tensor can be called __metadata__: in a file of safetensors that is no tensor")
         # Those whose bytes end at a block are first, so that few begin elsewhere.
         self.shards = sorted(shards, key=lambda s: weights.length_of(s.buffer) % BLOCK != 0)
         keys = [s.name if s.begin == 0 and s.end >= (s.shape[0] if s.shape else 1) else f"{s.name}[{s.begin}:{s.end}]" for s in self.shards]

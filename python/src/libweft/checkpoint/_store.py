@@ -98,7 +98,10 @@ class Store:
         sync(os.path.dirname(self.folder))
         self._lock_file = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BlockingIOError(error.errno, f"another store has {self.folder}") from None
             self._endpoint = Endpoint(**{**weights.DIRECT, **options})
         except BaseException:
             os.close(self._lock_file)
