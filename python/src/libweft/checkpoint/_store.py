@@ -89,8 +89,10 @@ class Store:
     """
 
     def __init__(self, folder: "str | os.PathLike[str]", *, keep: int = 0, **options: Any) -> None:
-        """`keep`: a commit removes all steps but the `keep` that were committed last; 0: none. `options`: those of
-        `Endpoint`. Raises OSError where the folder cannot be used, BlockingIOError where another store has it."""
+        """`keep`: a commit removes all steps but the `keep` that were committed last; 0: none. Of steps that are not committed it
+        removes those that are older than these and that no connected process has saved into: ranks keep their `Checkpoints` open
+        until the commit. `options`: those of `Endpoint`. Raises OSError where the folder cannot be used, BlockingIOError where
+        another store has it."""
         #: Where it keeps them.
         self.folder: str = os.path.abspath(folder)
         self._keep = keep
