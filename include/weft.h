@@ -1196,7 +1196,9 @@ weft_status weft_grant_create(const weft_memory *memory,
     `WEFT_OK` no byte, notification or count under the grant can arrive, and the
     memory can be reused at once. The peer's operations under it end with
     `WEFT_ERR_REVOKED`, in their completions or, once its side knows, as the
-    status of its calls; its others go on.
+    status of its calls; its others go on. So may a write that has just arrived
+    and notified here, since its side knows that a little later: a peer that has
+    to know is sent a message.
 
     No answer of the peer is needed where the memory has `WEFT_ACCESS_GRANTED`,
     and over host and tcp: docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call

@@ -113,7 +113,8 @@ impl Endpoint {
     /// Takes a grant back. After its [`Completion::Fence`](crate::Completion::Fence) with success no byte,
     /// notification or count under the grant can arrive, and the memory can be reused at once. The peer's operations
     /// under it end with [`Revoked`](crate::Status::Revoked), in their completions or, once its side knows, as the error of
-    /// its calls; its others go on.
+    /// its calls; its others go on. So may a write that has just arrived and notified here, since its side knows that a
+    /// little later: a peer that has to know is sent a message.
     ///
     /// No answer of the peer is needed where the memory has [`Access::Granted`](crate::Access::Granted), and over host and
     /// tcp: it may be stopped, dead or lie. After [`TimedOut`](crate::Status::TimedOut) call it again. After the grant's own
