@@ -844,6 +844,58 @@ static void a_stopped_writer_is_revoked_at_once(void) { run_pair(target_of_stopp
 static void a_writer_that_goes_on_reaches_nothing(void) { run_pair(target_of_resumed, writer); }
 static void a_writer_that_dies_reaches_nothing(void) { run_pair(target_of_killed, writer); }
 
+/* ---- A revoke at once after a notification ---- */
+
+enum { WRITES_OF_BURST = 100, BURSTS = 10 };
+
+static void writes_bursts(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 0, box);
+    weft_memory *memory = register_one(box->endpoint, map_bytes(LEN), LEN);
+    weft_remote_memory *remote = take_memory(team, 0, box, peer);
+    weft_grant_token tokens[WRITES_OF_BURST];
+    for (int burst = 0; burst < BURSTS; burst++) {
+        CHECK_EQ(hear(team, 0, box, tokens, sizeof tokens), sizeof tokens);
+        for (int i = 0; i < WRITES_OF_BURST; i++) {
+            struct range_request args = range_args(memory, remote, 16 * KIB);
+            args.options.grant = tokens[i];
+            args.options.flags = WEFT_NOTIFY;
+            args.options.notify = (uint64_t)i;
+            write_now(box, &args);
+        }
+        for (int i = 0; i < WRITES_OF_BURST; i++)
+            CHECK_OK(box_take(box, WEFT_COMPLETION_WRITE, patience_ms()).status);
+    }
+    meet(team, 0, box);
+    box_close(box);
+}
+
+static void revokes_bursts(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 1, box);
+    weft_memory *memory = register_granted(box->endpoint, map_bytes(LEN), LEN);
+    weft_grant_token tokens[WRITES_OF_BURST];
+    give_memory(team, 1, memory);
+    for (int burst = 0; burst < BURSTS; burst++) {
+        for (int i = 0; i < WRITES_OF_BURST; i++)
+            CHECK_OK(weft_grant_create(memory, peer, NULL, &tokens[i]));
+        tell(team, 1, tokens, sizeof tokens);
+        for (int i = 0; i < WRITES_OF_BURST; i++) {
+            weft_completion told = box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
+            CHECK_OK(told.status);
+            CHECK_OK(weft_grant_revoke(box->endpoint, &tokens[told.notify], NULL, NULL));
+        }
+        for (int i = 0; i < WRITES_OF_BURST; i++)
+            CHECK_OK(box_take(box, WEFT_COMPLETION_FENCE, patience_ms()).status);
+    }
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void a_write_that_notified_succeeds_beside_a_revoke(void) { run_pair(revokes_bursts, writes_bursts); }
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -863,6 +915,7 @@ int main(int argc, char **argv)
         {"others_go_on_beside_revokes", CHECKS, others_go_on_beside_revokes},
         {"transfers_of_64_pages", CHECKS, transfers_of_64_pages},
         {"grants_leave_places_for_arrivals", FABRICS, grants_leave_places_for_arrivals},
+        {"a_write_that_notified_succeeds_beside_a_revoke", CHECKS, a_write_that_notified_succeeds_beside_a_revoke},
         {"a_refusal_says_why", CHECKS, a_refusal_says_why},
         {"wrong_arguments_are_refused", "once", wrong_arguments_are_refused},
         {"a_stopped_writer_is_revoked_at_once", CHECKS " timed", a_stopped_writer_is_revoked_at_once},

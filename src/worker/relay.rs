@@ -8,8 +8,8 @@ use super::later::Relayed;
 use crate::fabric::{Posted, Resets};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::link::Link;
-use crate::session::channel::{self, Out};
-use crate::wire::frame::{numbers, Header, Kind, HEADER};
+use crate::session::channel::{self, Channel, Out};
+use crate::wire::frame::{numbers, Header, Kind, HEADER, SYSTEM};
 
 /// A lane that refuses frames for this long, with nothing in flight, is lost.
 const REFUSED_NS: u64 = 3_000_000_000;
@@ -162,6 +162,11 @@ impl DataPath {
         let peer = link.peer.id;
         let (mut sent, mut full) = (false, false);
         let up = link.session.is_up();
+        // Before a revoke: what has notified here is to succeed there.
+        let channels = &link.session.channels;
+        if up && channels[SYSTEM].waiting() > 0 && channels.iter().any(Channel::owes) {
+            sent |= self.acknowledge(path, link, now);
+        }
         for channel in &mut link.session.channels {
             while let Some((sequence, out)) = channel.next() {
                 if !up && out.kind != Kind::Ready {
@@ -182,18 +187,8 @@ impl DataPath {
             }
         }
         if link.session.channels.iter().any(|channel| channel.acknowledgement_due(now)) {
-            let body = acknowledgement(link);
-            let header = Header::plain(Kind::Ack);
-            match self.send_by(path, peer, &header, &body, &[]) {
-                Posted::Yes => {
-                    link.session
-                        .channels
-                        .iter_mut()
-                        .for_each(|channel| channel.acknowledgement_sent_alone(now));
-                    sent = true;
-                }
-                _ => full = true,
-            }
+            let posted = self.acknowledge(path, link, now);
+            (sent, full) = (sent || posted, full || !posted);
         }
         if sent {
             link.session.note_sent(now);
@@ -203,6 +198,16 @@ impl DataPath {
         }
         let owes = link.session.channels.iter().any(|channel| channel.owes());
         (sent, full || owes || !link.revoking.is_empty())
+    }
+
+    /// Acknowledges the frames of all channels; false if the lane has no room.
+    fn acknowledge(&mut self, path: Path, link: &mut Link, now: u64) -> bool {
+        let (header, body) = (Header::plain(Kind::Ack), acknowledgement(link));
+        let posted = self.send_by(path, link.peer.id, &header, &body, &[]) == Posted::Yes;
+        if posted {
+            link.session.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent_alone(now));
+        }
+        posted
     }
 
     /// Sends a keep-alive: an acknowledgement of all channels.
