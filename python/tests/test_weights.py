@@ -273,6 +273,23 @@ class Weights(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "is not what it has"):
                 target.pull(verify=True, progress=spoil)
 
+    def test_a_question_that_is_none_leaves_other_targets_their_answers(self) -> None:
+        with Source({"b": b"12345"}, **OPTIONS) as source, libweft.Endpoint(**OPTIONS) as other:
+            peer = other.connect(source._endpoint.address, timeout=10).wait()
+            for question in (b"no JSON", b"7", b"[1, 2]", b"[1, 99, 0, 1]", b'[1, "b", 0, 1]'):
+                peer.send(question).wait()
+            b = bytearray(5)
+            with Target({"b": b}, [source.manifest()], timeout=5, **OPTIONS) as target:
+                target.pull(verify=True)
+            self.assertEqual(b, b"12345")
+
+    def test_more_pieces_are_compared_than_operations_can_be_open(self) -> None:
+        with Source([shard(0, ROWS)], **OPTIONS) as source, unittest.mock.patch("libweft.weights.PIECE", ROW):
+            buffer = bytearray(ROWS * ROW)
+            with Target([Shard("w", "U8", (ROWS, ROW), 0, ROWS, buffer)], [source.manifest()], max_transfers=128, **OPTIONS) as target:
+                target.pull(verify=True)
+            self.assertEqual((len(target.pieces), target.lost, buffer), (ROWS, {}, rows(0, ROWS)))
+
     def test_a_plan_is_pulled_again_for_the_next_version(self) -> None:
         first = shard(0, ROWS)
         with Source([first], **OPTIONS) as source:

@@ -60,6 +60,8 @@ DIRECT: Dict[str, Any] = {"fabric": os.environ.get("WEFT_FABRIC") or "host,tcp"}
 FORMAT = 2
 #: Reads of one source that are under way at once, and pieces in each.
 DEPTH, BATCH = 2, 8
+#: Checksums that are asked for at once: an endpoint keeps a limited number of messages that were not taken.
+QUESTIONS = 64
 LOOPBACK = "127.0.0.1"
 #: By the key that has its address, which no other's manifest has: what a manifest is of.
 KINDS = {"address": "Source", "checkpoints": "Store", "slab": "Slab"}
@@ -251,15 +253,21 @@ class Source:
 
     def _answer(self) -> None:
         """Checksums of ranges, for targets that ask."""
-        try:
-            while True:
+        while True:
+            try:
                 event = self._endpoint.wait_event()
-                if isinstance(event, Message):
-                    number, shard, offset, length = json.loads(event.data)
-                    sum_ = checksum(self._shards[shard].buffer, offset, length)
-                    event.peer.send(json.dumps([number, sum_]).encode())
-        except WeftError:
-            pass
+            except WeftError:
+                return
+            if not isinstance(event, Message):
+                continue
+            try:
+                number, shard, offset, length = json.loads(event.data)
+                sum_ = checksum(self._shards[shard].buffer, offset, length)
+                event.peer.send(json.dumps([number, sum_]).encode())
+            except ClosedError:
+                return
+            except (WeftError, OSError, ValueError, TypeError, LookupError):
+                continue  # this target gets no answer, which it notices; the others go on
 
     def close(self) -> None:
         """Ends it: targets that read from it go on with other sources. The buffers can be used again."""
@@ -467,24 +475,41 @@ class Target:
     def _unconfirmed(self, came_from: Dict[int, int]) -> List[int]:
         """Pieces whose source has died before it said what their checksum is. Raises ValueError if one differs."""
         asked: Dict[int, int] = {}
-        for number, source in came_from.items():
-            piece = self.pieces[number]
-            place, offset = next((r, o) for s, r, o in piece.sources if s == source)
-            # Of this question alone: a source that was lost may still answer an earlier one.
-            question = next(self._questions)
-            try:
-                self._peers[source].send(json.dumps([question, place, offset, piece.length]).encode())
+        left = iter(came_from.items())
+
+        def ask() -> None:
+            for number, source in left:
+                if source in self.lost:
+                    continue
+                piece = self.pieces[number]
+                place, offset = next((r, o) for s, r, o in piece.sources if s == source)
+                # Of this question alone: a source that was lost may still answer an earlier one.
+                question = next(self._questions)
+                try:
+                    self._peers[source].send(json.dumps([question, place, offset, piece.length]).encode())
+                except WeftError as error:
+                    self.lost.setdefault(source, error)
+                    continue
                 asked[question] = number
-            except WeftError as error:
-                self.lost.setdefault(source, error)
+                if len(asked) >= QUESTIONS:
+                    break
+
         open_ = dict.fromkeys(came_from)
         until = time.monotonic() + self._timeout
-        while any(came_from[number] not in self.lost for number in asked.values()):
+        while True:
+            # No answer of a lost one is waited for.
+            for question in [q for q, number in asked.items() if came_from[number] in self.lost]:
+                del asked[question]
+            if len(asked) < QUESTIONS:
+                ask()
+            if not asked:
+                break
             event = self._endpoint.wait_event(max(until - time.monotonic(), 0))
             if event is None:  # silent: read from others
                 for number in asked.values():
                     self.lost.setdefault(came_from[number], TimeoutError(f"the source has sent no checksum for {self._timeout} s"))
-                break
+                until = time.monotonic() + self._timeout
+                continue
             if isinstance(event, PeerDown):
                 for source, peer in self._peers.items():
                     if peer == event.peer:
