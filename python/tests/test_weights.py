@@ -362,6 +362,16 @@ class Weights(unittest.TestCase):
                     pass
                 self.assertEqual(sorted(os.listdir(folder)), ["out", os.path.basename(slow)])
             self.assertEqual(os.listdir(folder), ["out"])
+            # Two processes of one number, in two containers, have one name.
+            with weights.replacing(str(out)) as slow:
+                pathlib.Path(slow).write_bytes(b"of the first one")
+                with self.assertRaisesRegex(BlockingIOError, f"another process pulls into {out}"), weights.replacing(str(out)):
+                    pass
+                self.assertEqual(pathlib.Path(slow).read_bytes(), b"of the first one")
+            out.chmod(0o640)
+            with weights.replacing(str(out)):
+                pass
+            self.assertEqual(out.stat().st_mode & 0o777, 0o640)
             out.unlink()
             out.symlink_to(pathlib.Path(folder, "in"))
             with weights.replacing(str(out)) as name:

@@ -25,6 +25,7 @@ import argparse
 import base64
 import contextlib
 import ctypes
+import errno
 import fcntl
 import glob
 import importlib
@@ -33,6 +34,7 @@ import json
 import math
 import mmap
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -575,6 +577,27 @@ def create(path: str, header: bytes, direct: bool = False) -> List[Shard]:
     return _shards(path, header, 0 if direct else mmap.PROT_READ | mmap.PROT_WRITE)
 
 
+def _locked(unfinished: str, path: str) -> int:
+    """A descriptor of that file, which is made if it is not there, with its lock."""
+    while True:
+        # Nothing is cut off: it may be another process's, of another host or container.
+        lock = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BlockingIOError(errno.EAGAIN, f"another process pulls into {path}") from None
+            except OSError:
+                return lock  # a file system without locks: nothing is removed there
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), os.stat(unfinished)):
+                    return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)  # one that succeeded has removed it meanwhile
+
+
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
     """The name to write a file under, in the same folder. When all is well the file gets its own name, and takes the place of an
@@ -583,16 +606,19 @@ def replacing(path: str) -> Iterator[str]:
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError(f"{path} is not a file that can be replaced")
     unfinished = f"{path}.{os.getpid()}.unfinished"
+    lock = _locked(unfinished, path)
     try:
-        with open(unfinished, "wb") as file:
-            with contextlib.suppress(OSError):  # a file system without locks: nothing is removed there
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield unfinished
-            os.replace(unfinished, path)
+        yield unfinished
+        with contextlib.suppress(OSError):  # there is none yet, or the file system has no modes
+            shutil.copymode(path, unfinished)
+        os.fsync(lock)  # a power cut leaves one of both, whole
+        os.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished)
         raise
+    finally:
+        os.close(lock)
     for left in glob.glob(f"{glob.escape(path)}.[0-9]*.unfinished"):
         # Its process, which may be one of another host, has the lock while it lives.
         with contextlib.suppress(OSError), open(left, "r+b") as file:
