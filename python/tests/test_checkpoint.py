@@ -216,8 +216,10 @@ class Saves(unittest.TestCase):
         self.assertEqual(wanted.buffer, rows(100, 400))
         stores[0].close()
         self.assertNotEqual(rank.steps()[0].missing, [])
-        with self.assertRaises(FileNotFoundError):
+        with self.assertRaisesRegex(ConnectionError, r"the store of manifests\[1\]: .* without it step 1, .*`step=` takes an older one"):
             rank.load([wanted])
+        with self.assertRaises(FileNotFoundError):
+            rank.load([wanted], 1)
         with self.assertRaises(OSError):
             rank.save(2, [wanted]).wait(60)
 
@@ -233,6 +235,17 @@ class Saves(unittest.TestCase):
         stores[0].close()
         with self.assertRaisesRegex(ConnectionError, r"the store of manifests\[0\]: "):
             self.rank(manifests, timeout=5)
+
+    def test_an_older_step_is_loaded_only_by_its_number(self) -> None:
+        stores, manifests = self.stores(2)
+        self.rank(manifests, copies=2).save(1, [shard(0, ROWS)]).wait(60)
+        rank = self.rank(manifests)
+        rank.save(2, [shard(0, ROWS, 1)]).wait(60)
+        stores[1].close()
+        wanted = empty(0, ROWS)
+        with self.assertRaisesRegex(ConnectionError, r"the store of manifests\[1\]: .* without it step 2, .*`step=` takes an older one"):
+            rank.load([wanted])
+        self.assertEqual((rank.load([wanted], 1), wanted.buffer), (1, rows(0, ROWS)))
 
     def test_the_other_copy_is_loaded(self) -> None:
         _, manifests = self.stores(2)

@@ -94,6 +94,10 @@ def main() -> None:
         for text in failed:  # the others may have copies
             print(text, file=sys.stderr)
         with Checkpoints(manifests, copies=getattr(given, "copies", 1)) as checkpoints:
+            if failed and given.command in ("load", "verify") and given.step is None:
+                last = checkpoints.steps()[-1:]
+                if last and last[0].missing:
+                    raise ConnectionError(f"step {last[0].step}, the last one, is not whole without these stores: --step takes an older one")
             others[given.command][0](checkpoints, given)
     except (OSError, ValueError, WeftError) as error:
         sys.exit(f"{given.command}: {error}")

@@ -285,26 +285,30 @@ class Checkpoints:
 
     # Loading.
 
-    def _answers(self, do: str, stores: Optional[Sequence[int]] = None, **given: Any) -> Dict[int, Any]:
-        """Of those stores that answer: one at least, unless it is not needed."""
-        answers, failed = {}, None
+    def _answers(self, do: str, stores: Optional[Sequence[int]] = None, failed: Optional[List[Exception]] = None, **given: Any) -> Dict[int, Any]:
+        """Of those stores that answer: one at least, unless it is not needed. `failed`: takes the errors of others."""
+        answers, failed = {}, [] if failed is None else failed
         for store in range(self._count) if stores is None else stores:
             try:
                 answers[store] = self._call(store, do, **given)
             except (OSError, PeerError) as error:  # another one may have a copy
-                failed = error
-        if failed is not None and not answers and stores is None:
-            raise failed
+                failed.append(error)
+        if failed and not answers and stores is None:
+            raise failed[-1]
         return answers
 
-    def _everywhere(self, needed: bool = False) -> Dict[int, Dict[int, Tuple[Optional[Dict[str, Any]], Dict[str, int]]]]:
-        """Of each store that answers, each step's manifest and files. `needed`: all have to answer."""
-        answers = {store: self._call(store, "steps") for store in range(self._count)} if needed else self._answers("steps")
+    def _everywhere(self, needed: bool = False,
+                    failed: Optional[List[Exception]] = None) -> Dict[int, Dict[int, Tuple[Optional[Dict[str, Any]], Dict[str, int]]]]:
+        """Of each store that answers, each step's manifest and files. `needed`: all have to answer; `failed`: as of `_answers`."""
+        answers = {store: self._call(store, "steps") for store in range(self._count)} if needed else self._answers("steps", failed=failed)
         return {store: {step: (manifest, files) for step, manifest, files in there} for store, there in answers.items()}
 
     def steps(self) -> List[Step]:
         """The checkpoints, the last one last; with those of which a part is on no store that is there (`missing`)."""
-        everywhere = self._everywhere()
+        return self._steps(self._everywhere())
+
+    @staticmethod
+    def _steps(everywhere: Dict[int, Dict[int, Tuple[Optional[Dict[str, Any]], Dict[str, int]]]]) -> List[Step]:
         steps: Dict[int, Step] = {}
         for there in everywhere.values():
             for step, (manifest, _) in there.items():
@@ -317,7 +321,15 @@ class Checkpoints:
 
     def _step(self, step: Optional[int]) -> Step:
         step = None if step is None else number_of(step)
-        steps = [one for one in self.steps() if not one.missing and step in (None, one.step)]
+        failed: List[Exception] = []
+        all_ = self._steps(self._everywhere(failed=failed))
+        if step is None and failed and all_ and all_[-1].missing:
+            # An older one in its place would undo training that was saved.
+            kind, number = type(failed[-1]), getattr(failed[-1], "errno", None)
+            text = (f"{getattr(failed[-1], 'strerror', None) or failed[-1]}; without it step {all_[-1].step}, the last one, "
+                    f"is not whole: `step=` takes an older one")
+            raise (kind(number, text) if number else kind(text)) from failed[-1]
+        steps = [one for one in all_ if not one.missing and step in (None, one.step)]
         if not steps:
             raise FileNotFoundError(f"no store has a whole checkpoint{'' if step is None else f' of step {step}'}")
         return steps[-1]
@@ -335,7 +347,8 @@ class Checkpoints:
         `step`: None stands for the last checkpoint; returns which it was. `verify`: checksums are compared with those of the
         save; the default is True, unlike that of `Target.pull`, as disks may change what was saved. `progress` is called with the
         bytes that are there, and all. Raises FileNotFoundError without a checkpoint, ValueError for tensors that it does not have
-        so, `ChangedError`, which is one, for bytes that are not what was saved; the last store's error if none is left."""
+        so, `ChangedError`, which is one, for bytes that are not what was saved; the last store's error if none is left, or if
+        what the last checkpoint consists of is on none that answers: an older one is loaded where `step` says so."""
         shards = shards_from(tensors)
         while True:
             found = self._step(step)
