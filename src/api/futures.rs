@@ -53,6 +53,7 @@ use super::endpoint::Endpoint;
 use super::ids::{Op, Peer};
 use super::options::OpOptions;
 use super::queue::{Queue, QueueEvent};
+use crate::fork;
 use crate::status::{Error, Result, Status};
 use futures_core::Stream;
 use parking_lot::Mutex;
@@ -147,6 +148,9 @@ pub struct Dispatcher(Arc<Inner>);
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if fork::check().is_err() {
+            return;
+        }
         let queue = self.event.queue();
         queue.shared.dispatched.lock().retain(|other| !Arc::ptr_eq(other, &queue.queue));
     }
@@ -413,6 +417,10 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        // In a forked child the parent's lock may stay locked.
+        if fork::check().is_err() {
+            return;
+        }
         let dropped = self.inner.state.lock().waiting.remove(&self.key);
         drop(dropped); // Dropped without a lock.
     }
@@ -530,5 +538,33 @@ impl Stream for Completions {
         let mut waker = Some(cx.waker().clone());
         let next = self.0.state.lock().next(&mut waker);
         next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forked_child_drops_a_future_although_the_parent_holds_its_lock() {
+        let world = crate::api::testing::world().expect("a world");
+        let dispatcher = Dispatcher::new(&world.a.create_queue(0).expect("a queue")).expect("a dispatcher");
+        let write = |options: &OpOptions| world.a.write(&world.local, 0, &world.remote, 0, 64, options);
+        let future = dispatcher.submit(OpOptions::new(), write).expect("accepted");
+        let (queue, mut status) = (dispatcher.0.event.queue().clone(), 0);
+        let held = (dispatcher.0.state.lock(), queue.shared.dispatched.lock());
+        // SAFETY: the child only drops the dispatcher, and ends without unwinding; the alarm ends one that waits.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::alarm(5);
+                drop(future);
+                drop(std::ptr::read(&*dispatcher.0));
+                libc::_exit(0);
+            }
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        }
+        drop(held);
+        assert_eq!(status, 0);
     }
 }
