@@ -61,6 +61,8 @@ pub struct Pair {
     served: bool,
     /// The log warns that there is no lane.
     warned: bool,
+    /// It says why no new one came up, too.
+    explained: bool,
 }
 
 impl Pair {
@@ -78,6 +80,7 @@ impl Pair {
             failed_ns: None,
             served: false,
             warned: false,
+            explained: false,
         }
     }
 
@@ -94,13 +97,24 @@ impl Pair {
         self.served
     }
 
-    /// Whether no lane was up so far, for a known reason that the log does not have.
+    /// Whether no lane is up, for a known reason that the log does not have.
     pub fn is_missing(&self) -> bool {
-        !self.is_up() && !self.served && !self.warned && self.why.is_some()
+        !self.is_up() && !self.explained && self.why.is_some()
+    }
+
+    /// The same, and one that served was lost by then.
+    pub fn is_missing_since(&self, then: u64) -> bool {
+        self.is_missing() && (!self.served || self.failed_ns.is_some_and(|failed| failed <= then))
+    }
+
+    /// The log says why there is no lane, since then.
+    pub fn note_reason(&mut self, since: u64) {
+        self.explained = true;
+        self.note_warning(since);
     }
 
     /// The log warns that there is no lane, since then.
-    pub fn is_warned_of(&mut self, since: u64) {
+    pub fn note_warning(&mut self, since: u64) {
         self.warned = true;
         self.failed_ns.get_or_insert(since);
     }
@@ -124,7 +138,7 @@ impl Pair {
 
     /// Returns how long no lane was up, if one had failed.
     pub fn comes_up(&mut self, now: u64) -> Option<u64> {
-        (self.state, self.erred) = (PairState::Up, false);
+        (self.state, self.erred, self.explained) = (PairState::Up, false, false);
         (self.due_ns, self.up_ns, self.served) = (None, Some(now), true);
         self.failed_ns.take().map(|failed| now.saturating_sub(failed))
     }

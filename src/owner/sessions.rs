@@ -3,7 +3,6 @@
 
 use super::links::warn_of_failure;
 use crate::ids::PeerId;
-use crate::logging::seldom::warn_seldom;
 use crate::memory::RemoteMemory;
 use crate::peer::link::Link;
 use crate::peer::{Peer, Service};
@@ -88,7 +87,8 @@ fn warn_of_reset(core: &Core, link: &Link, plan: Plan, errno: i32) {
             let rails = link.peer.lanes.lock().carriers();
             let mut nics: Vec<&str> = rails.iter().map(|rail| &*core.rails[rail.place()].name).collect();
             nics.dedup();
-            (log::Level::Warn, format!("its other lanes ({left}) carry on by {}", nics.join(", ")))
+            let by = if nics.is_empty() { String::new() } else { format!(" by {}", nics.join(", ")) };
+            (log::Level::Warn, format!("its other lanes ({left}) carry on{by}"))
         }
     };
     log::log!(
@@ -102,14 +102,15 @@ fn warn_of_reset(core: &Core, link: &Link, plan: Plan, errno: i32) {
     );
 }
 
-fn tell_of_return(core: &Core, link: &Link, plan: Plan, ns: u64, warned: bool) {
+fn tell_of_return(core: &Core, link: &Link, plan: Plan, ns: u64, again: bool, warned: bool) {
     log::log!(
         if warned { log::Level::Warn } else { log::Level::Info },
-        "{}: the lane from rail {} ({}) to its rail {} is up again after {} ms",
+        "{}: the lane from rail {} ({}) to its rail {} is up{} after {} ms",
         link.peer,
         plan.rail,
         core.rails[plan.rail.place()].name,
         plan.remote_rail,
+        if again { " again" } else { "" },
         ns / 1_000_000
     );
 }
@@ -161,13 +162,12 @@ impl Worker {
                 Action::AddLanes(plans) => add_lanes(&core, &link.peer, &plans, accepted),
                 Action::Serve => serve(&core, link),
                 Action::ShowLanes => count_lanes(&core, link),
-                Action::LaneBack { plan, ns, warned } => tell_of_return(&core, link, plan, ns, warned),
+                Action::LaneBack { plan, ns, again, warned } => {
+                    tell_of_return(&core, link, plan, ns, again, warned)
+                }
                 Action::LanesMissing(reasons) => {
                     let up = link.lanes_up().count();
-                    warn_seldom!(
-                        "{}: no lane so far to {reasons}; its other lanes ({up}) carry on",
-                        link.peer
-                    );
+                    log::warn!("{}: no lane so far to {reasons}; its other lanes ({up}) carry on", link.peer);
                 }
                 Action::Flush => self.links.mark(peer),
                 Action::Up => self.came_up(peer, now),

@@ -64,10 +64,10 @@ impl Approach {
         self.is_up() && (settled || now.saturating_sub(self.first_up_ns) > STRAGGLERS_NS)
     }
 
-    /// The addresses that have no lane, with each reason once.
-    pub fn reasons(&self) -> String {
+    /// The addresses of these pairs that have no lane, with each reason once.
+    pub fn reasons(&self, which: impl Fn(&Pair) -> bool) -> String {
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-        for Why { at, text } in self.pairs.iter().filter_map(Pair::why) {
+        for Why { at, text } in self.pairs.iter().filter(|pair| which(pair)).filter_map(Pair::why) {
             match reasons.iter_mut().find(|(known, _)| known == text) {
                 Some((_, places)) => places.push(at),
                 None => reasons.push((text, vec![at])),
@@ -242,7 +242,7 @@ impl Approaches {
         let said = without.map(|approach| {
             let what =
                 if approach.has_failed() { "could not be reached" } else { "was not answered in time" };
-            match approach.reasons() {
+            match approach.reasons(|_| true) {
                 reasons if reasons.is_empty() => format!("{} {what}", approach.fabric),
                 reasons => format!("{} {what}: {reasons}", approach.fabric),
             }

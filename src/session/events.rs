@@ -89,8 +89,8 @@ pub enum Action {
     Serve,
     /// The set of lanes that are up has changed.
     ShowLanes,
-    /// A lane that had failed for this time in ns is up again; for the log, which has warned of it (`warned`).
-    LaneBack { plan: Plan, ns: u64, warned: bool },
+    /// A lane that had failed for this time in ns is up, or up `again`; for the log, which has warned of it (`warned`).
+    LaneBack { plan: Plan, ns: u64, again: bool, warned: bool },
     /// These lanes, each with its reason, have not come up beside others; for the log.
     LanesMissing(String),
     /// A channel has a frame to send.

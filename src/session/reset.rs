@@ -1,7 +1,6 @@
 //! Lanes of a session: those that fail are reset on both sides and come back (`lane::Pair`); after the last
 //! one the session resumes (`resuming`).
 
-use super::approach::Approach;
 use super::channel;
 use super::events::{Action, LaneEvent, State};
 use super::resuming::{self, Behind, Resuming};
@@ -14,7 +13,7 @@ use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, read_numbers, Kind, CHANNELS, SYSTEM};
 
-/// Lanes that are not up this long after the session are reported.
+/// Lanes that are not up this long after the session, or after they were lost, are reported.
 pub(super) const MISSING_NS: u64 = 3_000_000_000;
 /// The length of what `of_lane` writes.
 const LANE_LEN: usize = 24;
@@ -24,10 +23,11 @@ impl Session {
     pub fn handle_lane(&mut self, plan: Plan, event: LaneEvent, now: u64) {
         match event {
             LaneEvent::Up => {
+                let again = self.approaches.pair(plan).is_some_and(Pair::has_served);
                 let failed_for = self.approaches.lane_up(plan, now);
                 let warned = self.approaches.pair_mut(plan).is_some_and(Pair::take_warned);
                 if let Some(ns) = failed_for.filter(|_| warned || matches!(self.state, State::Up)) {
-                    self.act(Action::LaneBack { plan, ns, warned });
+                    self.act(Action::LaneBack { plan, ns, again, warned });
                 }
                 self.act(Action::ShowLanes);
                 self.advance(now);
@@ -59,7 +59,7 @@ impl Session {
         self.watch_missing(now);
     }
 
-    /// Lanes that were never up are reported once others have served for some time.
+    /// Lanes that are not up, or are not regained, are reported once others have served for some time.
     pub(super) fn watch_missing(&mut self, now: u64) {
         if matches!(self.state, State::Up)
             && self.approaches.serving_pairs_mut().any(|pair| pair.is_missing())
@@ -69,15 +69,14 @@ impl Session {
     }
 
     pub(super) fn report_missing(&mut self, now: u64) {
-        let missing = |pair: &&mut Pair| pair.is_missing();
         let since = now.saturating_sub(MISSING_NS);
-        let mut count = 0;
-        for pair in self.approaches.serving_pairs_mut().filter(missing) {
-            pair.is_warned_of(since);
-            count += 1;
+        let missing = |pair: &Pair| pair.is_missing_since(since);
+        let reasons = self.approaches.serving().map(|serving| serving.reasons(missing));
+        self.actions.extend(reasons.filter(|reasons| !reasons.is_empty()).map(Action::LanesMissing));
+        for pair in self.approaches.serving_pairs_mut().filter(|pair| missing(pair)) {
+            pair.note_reason(since);
         }
-        let reasons = self.approaches.serving().map(Approach::reasons).filter(|_| count > 0);
-        self.actions.extend(reasons.map(Action::LanesMissing));
+        self.watch_missing(now);
     }
 
     /// A rail has its link again: its lanes return, once the peer has the keys that were queued before this.
@@ -166,7 +165,7 @@ impl Session {
             return self.begin_resuming(plan, outcome, now);
         }
         if let Some(pair) = self.approaches.pair_mut(plan) {
-            pair.is_warned_of(now);
+            pair.note_warning(now);
         }
         let unknown = self.rewind();
         if asks {

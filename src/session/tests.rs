@@ -1111,24 +1111,42 @@ fn lane_whose_link_comes_back_just_before_the_session_is_up_begins() {
     assert!(adds(&mut session, plans[1]));
 }
 
+/// What the log says as this becomes of a lane.
+fn lines(session: &mut Session, plan: Plan, event: LaneEvent, now: u64) -> Vec<String> {
+    session.handle_timeout(Sight { alive_ns: now, busy: false }, now);
+    session.handle_lane(plan, event, now);
+    let actions = std::iter::from_fn(|| session.poll_action());
+    let lines = actions.filter_map(|action| match action {
+        Action::LanesMissing(reasons) => Some(reasons),
+        Action::LaneBack { ns, again, warned: true, .. } => {
+            Some(format!("up{} after {} ms", if again { " again" } else { "" }, ns / MS))
+        }
+        _ => None,
+    });
+    lines.collect()
+}
+
 #[test]
 fn lane_that_was_never_up_is_reported_once_and_so_is_its_return() {
     let (mut session, plans) = of_two_lanes(refused());
-    let mut said = |event, now| {
-        session.handle_timeout(Sight { alive_ns: now, busy: false }, now);
-        session.handle_lane(plans[1], event, now);
-        let actions = std::iter::from_fn(|| session.poll_action());
-        let lines = actions.filter_map(|action| match action {
-            Action::LanesMissing(reasons) => Some(reasons),
-            Action::LaneBack { ns, warned: true, .. } => Some(format!("back after {} ms", ns / MS)),
-            _ => None,
-        });
-        lines.collect::<Vec<_>>()
-    };
+    let mut said = |event, now| lines(&mut session, plans[1], event, now);
     assert!(said(refused(), 3000 * MS).is_empty());
     assert_eq!(said(refused(), 3003 * MS), ["there: nothing listens"]);
     assert!(said(refused(), 9000 * MS).is_empty());
-    assert_eq!(said(LaneEvent::Up, 9003 * MS).len(), 1);
+    assert_eq!(said(LaneEvent::Up, 9003 * MS), ["up after 6003 ms"]);
+}
+
+#[test]
+fn lane_that_is_lost_and_not_regained_is_reported_without_those_that_are_known() {
+    let (mut session, plans) = of_two_lanes(LaneEvent::Up);
+    let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::new(Status::PeerLost) };
+    let reset = |epoch| LaneEvent::Reset { epoch, outcome, asks: true };
+    assert!(lines(&mut session, plans[1], reset(1), 4 * MS).is_empty());
+    assert!(lines(&mut session, plans[1], LaneEvent::Up, 1000 * MS).concat().starts_with("up again"));
+    assert!(lines(&mut session, plans[1], reset(2), 2000 * MS).is_empty());
+    assert!(lines(&mut session, plans[1], refused(), 4999 * MS).is_empty());
+    assert!(lines(&mut session, plans[1], refused(), 8000 * MS) == ["there: nothing listens"]);
+    assert!(lines(&mut session, plans[1], refused(), 20_000 * MS).is_empty());
 }
 
 #[test]
