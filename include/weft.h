@@ -1786,9 +1786,9 @@ typedef void (*weft_log_callback)(weft_log_level level,
 #define WEFT_LOG_TRACE 5
 
 /** Sets what all endpoints of this process log, and where, also before the
-    first one is opened. Warnings that peers can cause again and again (refused
-    requests, connections that are closed) come once a second at most for each
-    kind; the next says how many were left out.
+    first one is opened. Warnings of refused requests and of connections that
+    are not authenticated, which others can cause again and again, come once a
+    second at most for each kind; the next says how many were left out.
 
     `callback`: gets the lines in place of stderr; NULL: stderr. `user_data`:
     passed to it; keep it until the callback is replaced. Blocks while another
