@@ -299,7 +299,7 @@ impl Endpoint {
     /// found), [`Limit`](crate::Status::Limit), [`Unsupported`](crate::Status::Unsupported) (an unknown fabric),
     /// [`Fabric`](crate::Status::Fabric), [`NoMemory`](crate::Status::NoMemory), [`System`](crate::Status::System).
     pub fn open(config: &EndpointConfig) -> Result<Endpoint> {
-        fork::check()?;
+        fork::check().map_err(in_rust)?;
         let opened = catch_unwind(AssertUnwindSafe(|| calls::Endpoint::open(config.settings.clone())));
         let opened = opened.unwrap_or_else(|panic| Err(Error::defect(calls::panic_text(&*panic))));
         let opened = opened.map_err(in_rust)?;

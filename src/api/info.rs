@@ -3,6 +3,7 @@
 use super::endpoint::Endpoint;
 use super::ids::Peer;
 use super::memory::Memory;
+use super::names::in_rust;
 use crate::calls::lane_info::LaneInfo;
 use crate::calls::preview::preview;
 use crate::fork;
@@ -503,6 +504,5 @@ impl Memory {
 /// # Errors
 /// The same as [`Endpoint::open`].
 pub fn topology() -> Result<String> {
-    fork::check()?;
-    preview()
+    fork::check().and_then(|()| preview()).map_err(in_rust)
 }

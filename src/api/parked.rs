@@ -45,7 +45,7 @@ impl Shared {
 
     /// Runs a request: not in a forked child, and not on an endpoint that a defect stopped.
     pub fn call<T>(&self, body: impl FnOnce(&Arc<Endpoint>) -> Result<T>) -> Result<T> {
-        fork::check()?;
+        fork::check().map_err(in_rust)?;
         self.endpoint.guarded(|| body(&self.endpoint)).map_err(in_rust)
     }
 
@@ -96,7 +96,7 @@ impl Shared {
     }
 
     pub fn shutdown(&self, drain_ns: u64) -> Result<()> {
-        fork::check()?;
+        fork::check().map_err(in_rust)?;
         self.endpoint.shutdown(drain_ns)?;
         let parked = {
             let mut lot = self.lot.lock();
