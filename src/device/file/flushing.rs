@@ -98,7 +98,7 @@ impl Flushes {
         (flushing.busy, flushing.hung) = (false, false);
         self.busy -= 1;
         match -result {
-            // That of another registration has failed meanwhile, and took this one's bytes with it.
+            // A flush of another registration has failed meanwhile, and took this one's bytes with it.
             ..=0 if flushing.file.spoiled() != 0 => flushing.end_all(flushing.file.spoiled()),
             ..=0 => end(flushing.now.drain(..), Ok(())),
             // Nothing was tried.
