@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 fn peer_that_is_killed() {
     let mut address = Vec::new();
     std::io::stdin().read_to_end(&mut address).expect("an address");
+    if address.is_empty() {
+        return; // It was not run by that test.
+    }
     let endpoint = Endpoint::open(&config()).expect("an endpoint");
     endpoint.connect(&address).expect("it begins");
     std::thread::sleep(Duration::from_secs(60));
