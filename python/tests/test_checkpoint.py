@@ -247,6 +247,23 @@ class Saves(unittest.TestCase):
             rank.load([wanted])
         self.assertEqual((rank.load([wanted], 1), wanted.buffer), (1, rows(0, ROWS)))
 
+    def test_an_exception_of_progress_is_no_store_s_error(self) -> None:
+        _, manifests = self.stores(1)
+        rank = self.rank(manifests)
+        rank.save(1, [shard(0, ROWS)]).wait(60)
+        saver, calls = self.rank(manifests), 0
+
+        def leave(there: int, all_: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                saver.save(2, [shard(0, 1)._replace(shape=(1, ROW))]).wait(60)  # a newer one is no reason to read again
+            raise BrokenPipeError("its own")
+
+        with self.assertRaisesRegex(BrokenPipeError, "its own"):
+            rank.load([empty(0, ROWS)], progress=leave)
+        self.assertEqual(calls, 1)
+
     def test_the_other_copy_is_loaded(self) -> None:
         _, manifests = self.stores(2)
         rank = self.rank(manifests, copies=2)

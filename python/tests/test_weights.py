@@ -338,7 +338,7 @@ class Weights(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder, "out")
             out.write_bytes(b"the old one")
-            for number, direct, end in ((signal.SIGINT, [], 130), (signal.SIGTERM, ["--direct"], 143), (None, [], 1), (None, ["--direct"], 1)):
+            for number, direct, end in ((signal.SIGINT, [], 130), (signal.SIGTERM, ["--direct"], 143), (signal.SIGHUP, [], 129), (None, [], 1), (None, ["--direct"], 1)):
                 if number is None:
                     os.kill(processes[0][0].pid, signal.SIGKILL)
                 command = subprocess.Popen([sys.executable, "-m", "libweft.weights", "pull", "--from", place, "--out", str(out), *direct],

@@ -407,7 +407,7 @@ class Target:
         try:
             self._connected(source)
         except WeftError as error:
-            self.lost[source] = error
+            self.lost[source] = error.with_traceback(None)
         else:
             self.lost.pop(source, None)
 
@@ -462,7 +462,7 @@ class Target:
         return self._endpoint.read_list(entries, timeout=self._timeout)
 
     def _lose(self, source: int, batch: Sequence[int], queues: Dict[int, Deque[int]], why: WeftError) -> None:
-        self.lost[source] = why
+        self.lost[source] = why.with_traceback(None)  # its frames would hold the buffers
         self._assign([*batch, *queues.pop(source, ())], queues)
 
     @staticmethod
@@ -490,7 +490,7 @@ class Target:
                 try:
                     self._peers[source].send(json.dumps([question, place, offset, piece.length]).encode())
                 except WeftError as error:
-                    self.lost.setdefault(source, error)
+                    self.lost.setdefault(source, error.with_traceback(None))
                     continue
                 asked[question] = number
                 if len(asked) >= QUESTIONS:
@@ -740,9 +740,14 @@ def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, v
         print(f"{lost} of {len(sources)} sources {'was' if lost == 1 else 'were'} lost", file=sys.stderr)
 
 
-def _end(*_: object) -> None:
-    """What was begun is undone."""
-    sys.exit(128 + signal.SIGTERM)
+def undo_at_signals() -> None:
+    """A process that is to end undoes what it has begun."""
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, end)
 
 
 def main() -> None:
@@ -762,12 +767,12 @@ def main() -> None:
     pull.add_argument("--verify", action="store_true", help="compare checksums with the sources")
     pull.add_argument("--direct", action="store_true", help="write the file past the page cache")
     given = parser.parse_args()
+    undo_at_signals()
     try:
         if given.command == "serve":
             _serve(given.listen, given.files, given.direct)
         else:
             part, parts = map(int, given.shard.split("/"))
-            signal.signal(signal.SIGTERM, _end)
             _pull(given.sources, given.out, part, parts, given.verify, given.direct)
     except (OSError, ValueError, WeftError) as error:
         sys.exit(f"{given.command}: {error}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import resource
+import signal
 import sys
 import time
 from typing import Any, List
 
 from .._safetensors import header_for, placed
 from ..errors import WeftError
-from ..weights import answer_at, answer_of, create, part_of, place_of, replacing, shards_of, shown
+from ..weights import answer_at, answer_of, create, part_of, place_of, replacing, shards_of, shown, undo_at_signals
 from . import Checkpoints, Store
 
 
@@ -79,6 +80,7 @@ def main() -> None:
             command.add_argument("--out", required=True, metavar="FILE")
             command.add_argument("--shard", default="0/1", metavar="I/N", help="rows of part I of N of each tensor")
     given = parser.parse_args()
+    undo_at_signals()
     try:
         if given.command == "store":
             _store(given)
@@ -101,6 +103,8 @@ def main() -> None:
             others[given.command][0](checkpoints, given)
     except (OSError, ValueError, WeftError) as error:
         sys.exit(f"{given.command}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

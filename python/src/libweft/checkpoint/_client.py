@@ -148,7 +148,7 @@ class Checkpoints:
                 try:
                     self._stores[store] = operation.wait()
                 except PeerError as error:
-                    self._lost[store] = error
+                    self._lost[store] = error.with_traceback(None)
             if not self._stores:
                 self._raise(0, self._lost[0])
         except BaseException:
@@ -236,8 +236,8 @@ class Checkpoints:
         """Makes a checkpoint of what `Saving.wait` returned on every rank; one rank does it. When it returns, all stores have
         the manifest. Raises ValueError, and commits nothing, if these are not the parts of all `ranks`, a file is not there as
         often as it should be, rows of a tensor were saved by no rank, or ranks have saved the same rows with other bytes, or in
-        ranges that differ, or a tensor with another dtype or shape. After an OSError or a WeftError the step may be committed or
-        not: `steps` says which, and it is all there if it is."""
+        ranges that differ, or a tensor with another dtype or shape. After an OSError or a WeftError, `steps` says whether the step
+        was committed; it is all there if it was."""
         given = {name.rpartition("-")[0] for part in parts for name in json.loads(part)}
         wanted = {f"rank{rank}" for rank in range(self._ranks)}
         if given != wanted:
@@ -350,12 +350,24 @@ class Checkpoints:
         so, `ChangedError`, which is one, for bytes that are not what was saved; the last store's error if none is left, or if
         what the last checkpoint consists of is on none that answers: an older one is loaded where `step` says so."""
         shards = shards_from(tensors)
+        own: List[BaseException] = []
+
+        def said(there: int, all_: int) -> None:
+            try:
+                if progress:
+                    progress(there, all_)
+            except BaseException as error:
+                own.append(error)
+                raise
+
         while True:
             found = self._step(step)
             try:
-                self._load(found, shards, verify, progress)
+                self._load(found, shards, verify, said)
                 return found.step
             except (OSError, ValueError):
+                if own:
+                    raise own[0]  # which is no store's error
                 # A newer one may have been committed meanwhile, and this one removed.
                 if step is not None or self._step(None)[:2] == found[:2]:
                     raise
