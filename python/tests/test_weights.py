@@ -178,6 +178,14 @@ class Weights(unittest.TestCase):
         with unittest.mock.patch.object(target, "_start", start), self.assertRaisesRegex(InterruptedError, threading.current_thread().name):
             target.pull(progress=leave)
         self.assertEqual(begun[1].method_calls, [unittest.mock.call.cancel(), unittest.mock.call.wait()])
+        whole = iter(range(3))
+
+        def leave_late(there: int, all_: int) -> None:
+            if there == all_ and next(whole) == 2:  # while checksums are compared
+                raise InterruptedError
+
+        with self.assertRaises(InterruptedError):
+            target.pull(verify=True, progress=leave_late)
         target.pull(verify=True)
         self.assertEqual(buffer, rows(0, ROWS))
 

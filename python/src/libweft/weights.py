@@ -349,9 +349,9 @@ class Target:
         checksum that differs, leaves wrong bytes. The buffers are whole when a pull has returned.
 
         `progress` is called with the bytes that were read, and all; `arrived` with each piece of a shard, by its offset and
-        length. With `verify` the bytes can become fewer: what a source sent that is lost before its checksums came is read again.
-        Both are called in the thread that pulls. An exception that they raise cancels the reads under way and leaves the pull when
-        these have ended; the target can pull again.
+        length. With `verify`, `progress` is also called for each checksum that came, and the bytes can become fewer: what a source
+        sent that is lost before its checksums came is read again. Both are called in the thread that pulls. An exception that they
+        raise cancels the reads under way and leaves the pull when these have ended; the target can pull again.
 
         A pull blocks: `await asyncio.to_thread(target.pull)`. To cancel it, or at a deadline of the whole, raise in `progress`;
         it is not called for up to `timeout` seconds while a source is silent.
@@ -379,7 +379,7 @@ class Target:
 
         while todo:
             came_from = self._read(todo, moved)
-            todo = self._unconfirmed(came_from) if verify else []
+            todo = self._unconfirmed(came_from, moved) if verify else []
             for piece in todo:
                 there -= self.pieces[piece].length
                 del came_from[piece]
@@ -407,6 +407,7 @@ class Target:
         try:
             self._connected(source)
         except WeftError as error:
+            self.lost.pop(source, None)  # the last one in the order is the last error
             self.lost[source] = error.with_traceback(None)
         else:
             self.lost.pop(source, None)
@@ -416,8 +417,11 @@ class Target:
         for number in pieces:
             sources = [s for s, _, _ in self.pieces[number].sources]
             if all(s in self.lost for s in sources):
-                for source in self._connecting.keys() & set(sources):
+                # Those that are done first: one is enough.
+                for source in sorted(self._connecting.keys() & set(sources), key=lambda s: not self._connecting[s].done):
                     self._use_again(source)
+                    if source not in self.lost:
+                        break
             have = [s for s in sources if s not in self.lost]
             if not have:
                 raise next(why for source, why in reversed(list(self.lost.items())) if source in sources)
@@ -462,6 +466,7 @@ class Target:
         return self._endpoint.read_list(entries, timeout=self._timeout)
 
     def _lose(self, source: int, batch: Sequence[int], queues: Dict[int, Deque[int]], why: WeftError) -> None:
+        self.lost.pop(source, None)
         self.lost[source] = why.with_traceback(None)  # its frames would hold the buffers
         self._assign([*batch, *queues.pop(source, ())], queues)
 
@@ -474,8 +479,9 @@ class Target:
             except WeftError:
                 pass
 
-    def _unconfirmed(self, came_from: Dict[int, int]) -> List[int]:
-        """Pieces whose source has died before it said what their checksum is. Raises ValueError if one differs."""
+    def _unconfirmed(self, came_from: Dict[int, int], moved: Callable[[Sequence[int]], None]) -> List[int]:
+        """Pieces whose source has died before it said what their checksum is. Raises ValueError if one differs. `moved` is called
+        with none after each answer: an exception of `progress` ends this, too."""
         asked: Dict[int, int] = {}
         left = iter(came_from.items())
 
@@ -527,6 +533,7 @@ class Target:
                     raise ValueError(f"{shard.name}: what was read from source {came_from[number]} is not what it has")
                 del open_[number]
                 until = time.monotonic() + self._timeout
+                moved(())
         return list(open_)
 
     def close(self) -> None:
