@@ -396,6 +396,9 @@ impl Dispatcher {
 
     /// Completions in the queue that belong to no future: messages, notifications, events of peers
     /// and rails, and operations that were submitted directly. One stream at a time is woken.
+    ///
+    /// A peer's id is stale once [`Dispatcher::dispatch`] has taken its PeerDown, which may be before the stream gives
+    /// that: [`Handle`](crate::Status::Handle) for such a peer means that it has ended.
     pub fn completions(&self) -> Completions {
         Completions(self.0.clone())
     }
