@@ -83,6 +83,7 @@ figures: ## Measures it on this machine, beside bare libfabric
 	@tools/floors.py
 	@tools/words.py
 	@tools/idioms.py
+	@tools/first-hours.py
 	@$(MAKE) --no-print-directory tested
 	$(CARGO) run --release $(CARGO_FLAGS) -p weft-bench -- figures --json $(TARGET)/figures.json
 

@@ -88,6 +88,8 @@ pub const ALL: &[Figure] = &[
     left("checkpoint_load_over_dcp", "1", "the same, to load them cold into touched memory"),
     left("wheel_mb", "at most 5", "MB of the x86-64 wheel of the last make wheels"),
     left("wheels_tested", "5", "roots times Pythons in which the last make wheels installed and tested them"),
+    left("first_hour_tasks", "12", "of twelve tasks of new users, those done without reading the sources (docs/first-hours.md)"),
+    left("first_hour_stumbles", "0", "what cost them over five minutes, or gave a wrong result"),
     left("deb_roots_passed", "3", "roots of Debian and Ubuntu in which the last make test-deb installed and used the packages"),
     left("dashboard_queries_empty", "0", "queries of the Grafana dashboard that returned nothing in the last make test-grafana"),
     left("reproducible", "1", "whether two builds in different folders gave the same bytes"),
