@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
@@ -76,6 +77,7 @@ fn client_with_another_secret_fails_both_sides_and_each_says_why() {
     BufReader::new(serve.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let place = line.trim().strip_prefix("listening on ").unwrap();
     let run = bench("another secret of this test", &["run", "--connect", place]).output().unwrap();
+    drop(TcpStream::connect(place)); // If that client has not come so far, this one ends the server.
     serve.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     fs::remove_dir_all(folder).unwrap();
     assert_eq!((run.status.code(), serve.wait().unwrap().code()), (Some(1), Some(1)), "{said}");
