@@ -327,7 +327,7 @@ impl Endpoint {
         Ok(self.next(&mut completions::<256>(), time.as_nanos() as u64)?.to_vec())
     }
 
-    /// A status that failed is an error, which says why the peer ended or was not reached.
+    /// A status that failed is an error, which says why the peer ended or was not reached, if that failed.
     pub fn check_completion(&self, one: &weft_completion, status: weft_status) -> Result<()> {
         if status >= 0 {
             return Ok(());
@@ -339,7 +339,13 @@ impl Endpoint {
             };
             (CStr::from_ptr(weft_status_name(status)), blob("weft_peer_reason", reason).unwrap_or_default())
         };
-        bail!("{}: {}", name.to_string_lossy(), String::from_utf8_lossy(&why))
+        // Of a peer that is there, it says why its fabric serves it.
+        let of_peer = matches!(one.kind, WEFT_COMPLETION_PEER_UP | WEFT_COMPLETION_PEER_DOWN)
+            || (WEFT_ERR_NO_COMMON_FABRIC..=WEFT_ERR_PEER_LOST).contains(&status);
+        match of_peer {
+            true => bail!("{}: {}", name.to_string_lossy(), String::from_utf8_lossy(&why)),
+            false => bail!("{}", name.to_string_lossy()),
+        }
     }
 
     /// Counts completions of a kind, after a wait of up to `wait_ns` for the first; a failed one is

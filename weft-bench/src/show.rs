@@ -12,6 +12,18 @@ fn line(text: &str) {
     }
 }
 
+/// What another program says, for the terminal: control characters could do anything there.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    for char in text.chars() {
+        match char.is_control() {
+            true => shown.extend(char.escape_default()),
+            false => shown.push(char),
+        }
+    }
+    shown
+}
+
 /// The progress of the current measurement. Without a terminal, one line for each.
 #[derive(Default)]
 pub struct Progress {
@@ -120,6 +132,11 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_of_others_do_not_reach_the_terminal() {
+        assert_eq!(printable("a \"\u{e9}\"\n\u{1b}[2J\u{9b}m"), "a \"\u{e9}\"\\n\\u{1b}[2J\\u{9b}m");
+    }
 
     #[test]
     fn sizes_are_parsed() {

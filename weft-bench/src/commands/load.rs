@@ -3,7 +3,7 @@
 
 use super::Args;
 use crate::endpoint::{Endpoint, Opening};
-use crate::load::tally::Report;
+use crate::load::tally::{table_of, Report};
 use crate::load::{client, server, Load};
 use crate::process::Process;
 use crate::show::{self, Rates};
@@ -153,7 +153,7 @@ impl Order {
             }
             None => {}
         }
-        println!("{}\n{}\n{}", results(report), rails(report), lanes(report));
+        println!("{}\n{}\n{}", results(report), rails(report), table_of(&report.served_by));
         Ok(())
     }
 }
@@ -169,7 +169,9 @@ pub fn serve(mut args: Args) -> Result<()> {
     println!("listening on {}", listener.local_addr()?);
     loop {
         let (stream, from) = listener.accept().context("waiting for a client")?;
-        let served = server::serve(stream, &opening, prometheus.as_deref());
+        // It has words of the client's in it.
+        let served = server::serve(stream, &opening, prometheus.as_deref())
+            .map_err(|error| anyhow!(show::printable(&format!("{error:#}"))));
         if once {
             return served;
         }
@@ -233,31 +235,4 @@ fn rails(report: &Report) -> String {
         rows.push(vec![rail.name.clone(), rail.address.clone(), rail.bytes.to_string(), share]);
     }
     show::table(&rows, 2..4)
-}
-
-fn lanes(report: &Report) -> String {
-    let names =
-        ["lane from", "to", "connection", "state", "out", "in", "rate", "round trip", "sent again", "resets"];
-    let mut rows = vec![names.map(String::from).to_vec()];
-    for lane in &report.served_by {
-        // What the system counts has the other side's operations and the headers, too.
-        let out = lane.bytes_sent.max(lane.bytes_written);
-        let into = lane.bytes_received.max(lane.bytes_read);
-        rows.push(vec![
-            lane.rail.clone(),
-            lane.remote_address.clone(),
-            match lane.connection_local.as_str() {
-                "" => "-".to_owned(),
-                local => format!("{local} - {}", lane.connection_remote),
-            },
-            lane.state.clone(),
-            out.to_string(),
-            into.to_string(),
-            format!("{:.2} Gbps", lane.bytes_per_s as f64 * 8.0 / 1e9),
-            format!("{:.1} us", lane.round_trip_ns as f64 / 1e3),
-            lane.retransmits.to_string(),
-            lane.resets.to_string(),
-        ]);
-    }
-    show::table(&rows, 4..10)
 }

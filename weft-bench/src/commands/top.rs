@@ -1,7 +1,7 @@
 //! `weft-bench top`: what processes of this user do with Weft, from the metrics that they offer by sockets.
 
 use super::Args;
-use crate::show::table;
+use crate::show::{printable, table};
 use anyhow::{bail, Context, Result};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -31,10 +31,11 @@ pub fn run(mut args: Args) -> Result<()> {
     args.end()?;
     let interval = Duration::try_from_secs_f64(seconds).context("--interval")?;
     let folders = folder.map_or_else(own_folders, |folder| vec![folder]);
-    let mut before = look(&folders)?;
+    let mut before = look(&folders, &mut Vec::new())?;
     loop {
         std::thread::sleep(interval);
-        let now = look(&folders)?;
+        let mut warnings = Vec::new();
+        let now = look(&folders, &mut warnings)?;
         let processes: Vec<Process> =
             now.iter().map(|(socket, sample)| Process::new(socket, sample, before.get(socket))).collect();
         let mut out = std::io::stdout().lock();
@@ -46,6 +47,8 @@ pub fn run(mut args: Args) -> Result<()> {
             write!(out, "{home}{}", text(&folders, &processes))?;
         }
         out.flush()?;
+        // Under the table, which clears the screen before.
+        warnings.iter().for_each(|warning| eprintln!("{}", printable(warning)));
         if once {
             return Ok(());
         }
@@ -94,7 +97,7 @@ struct Value {
 }
 
 /// Of all sockets of these folders, by path.
-fn look(folders: &[PathBuf]) -> Result<BTreeMap<PathBuf, Sample>> {
+fn look(folders: &[PathBuf], warnings: &mut Vec<String>) -> Result<BTreeMap<PathBuf, Sample>> {
     let mut found = BTreeMap::new();
     for folder in folders {
         match is_own(folder) {
@@ -102,7 +105,7 @@ fn look(folders: &[PathBuf]) -> Result<BTreeMap<PathBuf, Sample>> {
             Ok(false) => continue,
             // Anybody can make one in /tmp.
             Err(error) if folders.len() > 1 => {
-                eprintln!("{error:#}");
+                warnings.push(format!("{error:#}"));
                 continue;
             }
             Err(error) => return Err(error),
@@ -119,7 +122,7 @@ fn look(folders: &[PathBuf]) -> Result<BTreeMap<PathBuf, Sample>> {
                 // Its process was killed: the name is there only while one listens.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => _ = fs::remove_file(&path),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => eprintln!("{} does not answer: {error}", path.display()),
+                Err(error) => warnings.push(format!("{} does not answer: {error}", path.display())),
             }
         }
     }
@@ -291,7 +294,7 @@ impl Process {
         let name = socket.file_name().unwrap_or_default().to_string_lossy();
         let pid = name.split('-').next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
         let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let program = program.trim_end().replace(char::is_control, "?"); // a program names itself
+        let program = printable(program.trim_end()); // a program names itself
         let rate = |name: &str, labels: Labels| {
             let Some(before) = before else { return 0.0 };
             (now.sum(name, labels) - before.sum(name, labels)).max(0.0) / (now.at - before.at).as_secs_f64()
@@ -469,7 +472,9 @@ mod tests {
     #[test]
     fn folder_of_others_hides_no_other_folder() {
         let folders = ["/", "/nonexistent/weft"].map(PathBuf::from);
-        assert!(look(&folders[..1]).is_err() && look(&folders).is_ok());
+        let mut warnings = Vec::new();
+        assert!(look(&folders[..1], &mut warnings).is_err() && look(&folders, &mut warnings).is_ok());
+        assert!(matches!(&warnings[..], [one] if one.contains("0700")), "{warnings:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::progress::Progress;
 use super::side::{cpu_ns, Side, SMALL};
 use super::talk::{talk, Ask, Ready, Talk, VERSION};
-use super::tally::{Ending, Report, Tally};
+use super::tally::{table_of, Ending, Lane, Report, Tally};
 use super::{catch_interruptions, Load, INTERRUPTED};
 use crate::pages::Lists;
 use crate::show::Rates;
@@ -46,7 +46,14 @@ pub fn run(place: &str, load: &Load, prometheus: Option<&Path>, rates: &mut Rate
     let lists = (0..load.in_flight).map(|place| load.lists(place)).collect();
     let mut client = Client { load, lists, side, talk, remote_rails, progress: Progress::new() };
     let report = client.run(rates);
-    report.inspect_err(|error| say_failed(&mut client.talk, error))
+    report.inspect_err(|error| {
+        say_failed(&mut client.talk, error);
+        rates.finish();
+        // What has moved so far, as far as that is known.
+        if let Ok(lanes) = client.lanes() {
+            eprint!("{}", table_of(&lanes));
+        }
+    })
 }
 
 /// The serving side is to know why the client ends. (It may be gone itself.)
@@ -65,12 +72,15 @@ pub fn meet(place: &str, load: &Load) -> Result<Met> {
     let mut talk = talk(connect(place)?)?;
     let hello = Ask::Hello { version: VERSION.to_owned(), load: load.clone() };
     let Ready { offer, rails: remote_rails } = talk.ask(&hello).with_context(|| place.to_owned())?;
-    let mut side = Side::open(load, &load.opening)?;
-    if !load.read {
-        side.pool.fill();
-    }
-    let connected = side.connect(&offer).context("connecting to the serving side");
-    connected.inspect_err(|error| say_failed(&mut talk, error))?;
+    let opened = || {
+        let mut side = Side::open(load, &load.opening)?;
+        if !load.read {
+            side.pool.fill();
+        }
+        side.connect(&offer).context("connecting to the serving side")?;
+        Ok(side)
+    };
+    let side = opened().inspect_err(|error| say_failed(&mut talk, error))?;
     Ok(Met { side, talk, remote_rails })
 }
 
@@ -124,6 +134,11 @@ impl Client<'_> {
             report.verified = Some(true);
         }
         Ok(report)
+    }
+
+    fn lanes(&self) -> Result<Vec<Lane>> {
+        let (lanes, rails) = (self.side.service()?.lanes, self.side.rails()?);
+        Ok(lanes.iter().map(|lane| Lane::new(lane, &rails)).collect())
     }
 
     /// The transfers that have ended, after waiting for the first.

@@ -19,6 +19,7 @@ const GRACE: Duration = Duration::from_secs(1);
 pub struct Progress {
     looked: Instant,
     moved: Instant,
+    /// `u64::MAX` before the first look.
     bytes: u64,
     /// Bytes that had arrived by the system's count as something last moved.
     received: u64,
@@ -29,7 +30,7 @@ pub struct Progress {
 impl Progress {
     pub fn new() -> Progress {
         let now = Instant::now();
-        Progress { looked: now, moved: now, bytes: 0, received: 0, said: false, interrupted: None }
+        Progress { looked: now, moved: now, bytes: u64::MAX, received: 0, said: false, interrupted: None }
     }
 
     /// Whether the user has interrupted, and what is in flight has had its time.
@@ -53,7 +54,7 @@ impl Progress {
         }
         let still = self.moved.elapsed();
         if still > END {
-            bail!("{}", why(side, &lanes, received > self.received, still)?);
+            bail!("the load is given up: {}", why(side, &lanes, received > self.received, still)?);
         }
         if still > SAY && !std::mem::replace(&mut self.said, true) {
             eprintln!("weft-bench: {}", why(side, &lanes, received > self.received, still)?);

@@ -123,7 +123,8 @@ impl Side {
     pub fn ended(&self, time: Duration) -> Result<Vec<weft_completion>> {
         let mut done = self.endpoint.wait(time)?;
         if let Some(down) = done.iter().find(|one| one.kind == WEFT_COMPLETION_PEER_DOWN) {
-            let ended = self.endpoint.check_completion(down, down.status.min(WEFT_ERR_PEER_CLOSED));
+            let status = if down.status < 0 { down.status } else { WEFT_ERR_PEER_CLOSED };
+            let ended = self.endpoint.check_completion(down, status);
             ended.context("the serving side's endpoint is gone")?;
         }
         done.retain(|one| matches!(one.kind, WEFT_COMPLETION_WRITE | WEFT_COMPLETION_READ));

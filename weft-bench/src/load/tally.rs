@@ -3,6 +3,7 @@
 use super::side::{RailNow, Service};
 use super::Load;
 use crate::endpoint::text;
+use crate::show;
 use crate::stats::{quantile, Spread};
 use ::weft::capi::completion::weft_completion;
 use ::weft::capi::info::weft_lane_statistics;
@@ -95,7 +96,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    fn new(lane: &weft_lane_statistics, rails: &[RailNow]) -> Lane {
+    pub fn new(lane: &weft_lane_statistics, rails: &[RailNow]) -> Lane {
         Lane {
             rail: rails.get(lane.rail as usize).map(|rail| rail.name.clone()).unwrap_or_default(),
             remote_address: text(&lane.remote_address),
@@ -198,4 +199,32 @@ impl Tally {
             interrupted: ending.interrupted,
         }
     }
+}
+
+/// What each lane has done.
+pub fn table_of(lanes: &[Lane]) -> String {
+    let names =
+        ["lane from", "to", "connection", "state", "out", "in", "rate", "round trip", "sent again", "resets"];
+    let mut rows = vec![names.map(String::from).to_vec()];
+    for lane in lanes {
+        // What the system counts has the other side's operations and the headers, too.
+        let out = lane.bytes_sent.max(lane.bytes_written);
+        let into = lane.bytes_received.max(lane.bytes_read);
+        rows.push(vec![
+            lane.rail.clone(),
+            lane.remote_address.clone(),
+            match lane.connection_local.as_str() {
+                "" => "-".to_owned(),
+                local => format!("{local} - {}", lane.connection_remote),
+            },
+            lane.state.clone(),
+            out.to_string(),
+            into.to_string(),
+            format!("{:.2} Gbps", lane.bytes_per_s as f64 * 8.0 / 1e9),
+            format!("{:.1} us", lane.round_trip_ns as f64 / 1e3),
+            lane.retransmits.to_string(),
+            lane.resets.to_string(),
+        ]);
+    }
+    show::table(&rows, 4..10)
 }
