@@ -285,7 +285,8 @@ class Checkpoints:
 
     # Loading.
 
-    def _answers(self, do: str, stores: Optional[Sequence[int]] = None, failed: Optional[List[Exception]] = None, **given: Any) -> Dict[int, Any]:
+    def _answers(self, do: str, stores: Optional[Sequence[int]] = None, failed: Optional[List[Exception]] = None,
+                 **given: Any) -> Dict[int, Any]:
         """Of those stores that answer: one at least, unless it is not needed. `failed`: takes the errors of others."""
         answers, failed = {}, [] if failed is None else failed
         for store in range(self._count) if stores is None else stores:
@@ -327,7 +328,7 @@ class Checkpoints:
             # An older one in its place would undo training that was saved.
             kind, number = type(failed[-1]), getattr(failed[-1], "errno", None)
             text = (f"{getattr(failed[-1], 'strerror', None) or failed[-1]}; without it step {all_[-1].step}, the last one, "
-                    f"is not whole: `step=` takes an older one")
+                    "is not whole: `step=` takes an older one")
             raise (kind(number, text) if number else kind(text)) from failed[-1]
         steps = [one for one in all_ if not one.missing and step in (None, one.step)]
         if not steps:
