@@ -67,7 +67,7 @@ def blocks_of(page):
     at, before = 0, ""
     while at < len(lines):
         line, begin = lines[at], at
-        fence = re.match(r"```(\w*)$", line)
+        fence = re.match(r"```([\w+]*)$", line)
         if fence:
             at = next(end for end in range(at + 1, len(lines)) if lines[end] == "```") + 1
             language, code = fence[1], lines[begin + 1:at - 1]
