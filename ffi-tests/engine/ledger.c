@@ -48,7 +48,9 @@ static bool entry_fits(const struct operation *op, const weft_completion *c)
         return c->entry < PIECES_MAX * HOSTS;
     for (int target = 0; target < HOSTS; target++)
         if (op->targets >> target & 1 && op->part[target].peer == c->peer)
-            return c->entry == op->part[target].entry;
+            return c->entry == op->part[target].entry ||
+                   /* The owner of a file refuses a part of what is for it. */
+                   (c->status == WEFT_ERR_REVOKED && c->entry > op->part[target].entry && c->entry < PIECES_MAX * HOSTS);
     return false;
 }
 
