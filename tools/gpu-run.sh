@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with GPUs, from the bundle that `make gpu-test` made: runs the tests of GPU memory and measures it.
 #     ./run.sh [all|tests|figures] [FILTER]
+#     ./run.sh files [GIB]                  a peer's file and GPU memory, beside cuFile; then checkpoints beside PyTorch's files
 #     ./run.sh compare ["FABRIC..."]        beside NIXL, in ROUNDS=5 turns: tables, JSON and charts in target (nvlink and staged; or host and tcp)
 set -uo pipefail
 cd "$(dirname "$0")"
@@ -51,6 +52,16 @@ if [ "$what" = compare ]; then
         done
     done
     "${own[@]}" python3 tools/compare/compare.py report
+    exit
+fi
+
+if [ "$what" = files ]; then
+    export WEFT_LIBRARY=$PWD/lib/libweft.so.0 PYTHONPATH=$PWD/python
+    "${own[@]}" python3 python/tests/gpu_files.py "${filter:-2}" || exit 1
+    for fabric in host tcp; do
+        echo "checkpoints over $fabric:"
+        "${own[@]}" python3 -W ignore python/tests/checkpoint_figures.py "${filter:-2}" 3 "$fabric" || exit 1
+    done
     exit
 fi
 

@@ -25,7 +25,8 @@ nm -u "$scratch/gpu_pages.o" | sed -n 's/.* \(cu[A-Z][A-Za-z0-9_]*\)$/void \1(vo
 cc -shared -fPIC -Wl,-soname,libcuda.so.1 "$scratch/cuda.c" -o "$scratch/libcuda.so.1"
 cc "${flags[@]}" "$scratch/gpu_pages.o" -o "$to/tests/gpu_pages" "$to/lib/libweft.so.0" "$scratch/libcuda.so.1"
 cp examples-python/gpu_pages.py "$to/tests/"
-mkdir "$to/python"
+mkdir -p "$to/python/tests"
+cp python/tests/gpu_files.py python/tests/checkpoint_figures.py "$to/python/tests/"
 python3 python/build_native.py
 cp -r python/src/libweft "$to/python/"
 
@@ -60,6 +61,7 @@ Carry the folder to a machine with GPUs and run there:
     ./run.sh              tests, then figures
     ./run.sh tests        tests alone
     ./run.sh figures      figures alone; they are left in gpu-figures.json
+    ./run.sh files        a peer's file and GPU memory, beside cuFile; checkpoints beside PyTorch's own files
     ./run.sh compare      beside NIXL, with two GPUs (ROUNDS=5; "nvlink" or "staged" for a half): target/compare-gpu.json;
                           "host tcp" instead, without GPUs, on 16 processors or more: target/compare-many.json
                           (python3 with torch and numpy; GPU_PYTHON names its version when the bundle is made, 3.12)
