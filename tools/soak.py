@@ -256,8 +256,8 @@ def measured():
 
 
 def live(pipe, number, warmup):
-    """One of the four processes: servers, clients that stay, and a brief one each second but the tenth. Servers remember the
-    last 1,024 peers that ended; so that they do within minutes, more clients connect and close meanwhile."""
+    """One of the four processes: servers, clients that stay, and a brief one each second but the tenth. A server remembers the
+    last 1,024 peers that ended; more clients connect and close in the warm-up, so that each has had 1,400 by its end."""
     servers = [Server(fabric) for fabric in FABRICS]
     pipe.send([server.endpoint.address for server in servers])
     addresses = pipe.recv()  # of each process, for each fabric
@@ -280,7 +280,7 @@ def live(pipe, number, warmup):
         brief.round()
         brief.close()
         moved += brief.moved
-        for _ in range(3 * (second < warmup)):
+        for _ in range(5 * (second < warmup)):
             Client(FABRICS[fabric], [addresses[random.choice(others)][fabric]]).close()
 
 
