@@ -70,6 +70,7 @@ def store(pipe: Connection, folder: str) -> None:
     with Store(folder, keep=1, **OPTIONS) as made:
         death.before(os, "makedirs", "ftruncate", "posix_fallocate", "fsync", "rename", "unlink")
         death.before(shutil, "rmtree")
+        death.before(Endpoint, "read_list")
         pipe.send(made.manifest())
         while True:
             death.left = pipe.recv()
@@ -78,7 +79,7 @@ def store(pipe: Connection, folder: str) -> None:
 
 def ranks(pipe: Connection, manifests: List[bytes], copies: int) -> None:
     death = Death()
-    death.before(Calls, "__call__")
+    death.before(Calls, "begin")
     death.before(Endpoint, "write_list")
     made = [Checkpoints(manifests, rank=rank, ranks=RANKS, copies=copies, **OPTIONS) for rank in range(RANKS)]
     pipe.send(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from typing import Any, Dict, List, Tuple
 
 import checkpoint_kills
 from support import FABRIC
+from libweft import Access
 from libweft._safetensors import header_for, placed
 from libweft.checkpoint import ChangedError, Checkpoints, Shard, Store
 from libweft.checkpoint import __main__ as commands
@@ -335,6 +337,10 @@ class Saves(unittest.TestCase):
         hung._call(0, "open", step=1, name="a", size=100)
         again._call(0, "sums", step=1, name="a.tmp", places=[[0, 100]])
         with self.assertRaisesRegex(OSError, "which began later"):
+            hung._call(0, "fill", step=1, name="a", runs=[], seconds=1)
+        with self.assertRaisesRegex(OSError, "a is not open"):
+            again._call(0, "fill", step=1, name="a", runs=[], seconds=1)
+        with self.assertRaisesRegex(OSError, "which began later"):
             hung._call(0, "seal", step=1, name="a", final="a.1")
         hung._call(0, "open", step=1, name="a", size=100)
         with self.assertRaisesRegex(OSError, "which began later"):  # what it has found may be written over
@@ -346,6 +352,22 @@ class Saves(unittest.TestCase):
         with self.assertRaisesRegex(OSError, "has committed step 1 meanwhile"):
             again._call(0, "commit", step=1, manifest={**manifest, "files": {}})
         self.assertEqual(again.steps()[0].files, {"a.1": 100})
+
+    def test_what_fills_a_file_has_ended_when_another_process_has_it(self) -> None:
+        _, manifests = self.stores(1)
+        hung, again = self.rank(manifests), self.rank(manifests)
+        count, piece = 16, 8 << 20
+        with hung._endpoint.register(b"\1" * piece, access=Access.REMOTE_READ) as memory:
+            exported = base64.b64encode(memory.export()).decode()
+            hung._call(0, "open", step=1, name="a", size=count * piece, memories=[exported])
+            calls = [hung._begin_call(0, "fill", step=1, name="a", runs=[(0, 0, 0, at * piece, piece)], seconds=20) for at in range(count)]
+            again._call(0, "open", step=1, name="a", size=count * piece)
+            found = (self.folder / "0/1/a.tmp").read_bytes()
+            with self.assertRaises(OSError):
+                for call in calls:
+                    call.wait()
+        self.assertIn(0, found)  # else it was too late
+        self.assertEqual((self.folder / "0/1/a.tmp").read_bytes(), found)
 
     def test_a_store_refuses(self) -> None:
         _, manifests = self.stores(1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import errno
+import functools
 import itertools
 import json
 import struct
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -23,8 +25,31 @@ IS_ANSWER, IS_LAST = 1, 2
 PART, MOST = 512 << 10, 256 << 20
 
 
+class Call:
+    """A request that was sent."""
+
+    def __init__(self, do: str, timeout: float, future: "Future[Any]", forget: Callable[[], Any]) -> None:
+        self._do, self._timeout, self._until = do, timeout, time.monotonic() + timeout
+        self._future = future
+        #: Ends it: its answer is not waited for.
+        self.forget = forget
+
+    def wait(self) -> Any:
+        """The answer, once; raises OSError with the other side's reason, or what became of the peer."""
+        try:
+            answer = self._future.result(max(self._until - time.monotonic(), 0))
+        except concurrent.futures.TimeoutError:  # before Python 3.11 it is no TimeoutError of Python's own
+            raise TimeoutError(errno.ETIMEDOUT, f"{self._do}: the peer has not answered within {self._timeout:g} s") from None
+        finally:
+            self.forget()
+        if "error" in answer:
+            raise OSError(answer["errno"], f"{self._do}: {answer['error']}")
+        return answer["result"]
+
+
 class Calls:
-    """All events of an endpoint, whose close ends this. `serve` answers peers, in threads; `ended` learns of their ends."""
+    """All events of an endpoint, whose close ends this. `serve` answers peers, in threads; what takes long it returns as a
+    future. `ended` learns of their ends."""
 
     def __init__(self, endpoint: Endpoint, serve: Optional[Callable[[Peer, Dict[str, Any]], Any]] = None,
                  ended: Callable[[int], None] = lambda peer: None) -> None:
@@ -37,24 +62,23 @@ class Calls:
         self._thread.start()
 
     def __call__(self, peer: Peer, do: str, timeout: float, **given: Any) -> Any:
-        """The answer; raises OSError with the other side's reason, or what became of the peer."""
+        """The answer, as `Call.wait` has it."""
+        return self.begin(peer, do, timeout, **given).wait()
+
+    def begin(self, peer: Peer, do: str, timeout: float, **given: Any) -> Call:
+        """Sends a request. `timeout`: seconds until the answer."""
         key = peer.id, next(self._numbers)
-        future: Future[Any] = Future()
-        self._waiting[key] = future
+        call = Call(do, timeout, Future(), functools.partial(self._waiting.pop, key, None))
+        self._waiting[key] = call._future
         try:
-            try:
-                self._send(peer, key[1], 0, {"do": do, **given}, timeout)
-            except UsageError as error:
-                raise ConnectionError("the peer has ended") from error
-            try:
-                answer = future.result(timeout)
-            except concurrent.futures.TimeoutError:  # before Python 3.11 it is no TimeoutError of Python's own
-                raise TimeoutError(errno.ETIMEDOUT, f"{do}: the peer has not answered within {timeout:g} s") from None
-        finally:
-            del self._waiting[key]
-        if "error" in answer:
-            raise OSError(answer["errno"], f"{do}: {answer['error']}")
-        return answer["result"]
+            self._send(peer, key[1], 0, {"do": do, **given}, timeout)
+        except UsageError as error:
+            call.forget()
+            raise ConnectionError("the peer has ended") from error
+        except BaseException:
+            call.forget()
+            raise
+        return call
 
     def _send(self, peer: Peer, number: int, kind: int, what: Any, timeout: float) -> None:
         data = json.dumps(what).encode()
@@ -100,12 +124,25 @@ class Calls:
             pass  # the interpreter ends
 
     def _answer(self, peer: Peer, number: int, data: bytearray) -> None:
+        done: Future[Any] = Future()
         try:
             if self._serve is None:
                 raise ValueError("nothing is served here")
-            answer = {"result": self._serve(peer, json.loads(data))}
+            result = self._serve(peer, json.loads(data))
+            if isinstance(result, Future):
+                result.add_done_callback(lambda done: self._do(self._reply, peer, number, done))
+                return
+            done.set_result(result)
+        except Exception as error:
+            done.set_exception(error)
+        self._reply(peer, number, done)
+
+    def _reply(self, peer: Peer, number: int, done: "Future[Any]") -> None:
+        try:
+            answer = {"result": done.result()}
         except Exception as error:  # whatever it is, it is the answer
-            answer = {"error": str(error) or repr(error), "errno": getattr(error, "errno", None) or 0}
+            late = errno.ETIMEDOUT if isinstance(error, TimeoutError) else 0
+            answer = {"error": str(error) or repr(error), "errno": getattr(error, "errno", None) or late}
         try:
             self._send(peer, number, IS_ANSWER, answer, 60)
         except WeftError:

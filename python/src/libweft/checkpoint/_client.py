@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import operator
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from .. import weights
 from .._buffers import described
@@ -17,7 +18,7 @@ from ..errors import PeerError
 from ..memory import Memory
 from ..peer import Peer
 from ..weights import Shard, Target, Tensors, shards_from
-from .._calls import Calls
+from .._calls import Call, Calls
 from ._saving import BLOCK, SLOWEST, File, Place, Progress, Saving, Writer, fill, spread
 from ._store import PIECE
 from ._whole import check
@@ -157,10 +158,19 @@ class Checkpoints:
 
     def _call(self, store: int, do: str, load: int = 0, **given: Any) -> Any:
         """`load`: bytes that a disk reads or flushes for it, which may be a slow one."""
+        with self._of(store):
+            return self._begin_call(store, do, load, **given).wait()
+
+    def _begin_call(self, store: int, do: str, load: int = 0, **given: Any) -> Call:
+        return self._calls.begin(self._stores[store], do, self._timeout + load / SLOWEST, **given)
+
+    @contextlib.contextmanager
+    def _of(self, store: int) -> Iterator[None]:
+        """What fails has failed at this store."""
         if store in self._lost:
             self._raise(store, self._lost[store])
         try:
-            return self._calls(self._stores[store], do, self._timeout + load / SLOWEST, **given)
+            yield
         except (OSError, PeerError) as error:
             self._raise(store, error)
 
@@ -194,7 +204,7 @@ class Checkpoints:
             def run(saving: Saving) -> bytes:
                 own, places = ([], where) if where is not None else self._registered(files)
                 try:
-                    writer = Writer(self._endpoint, self._stores, self._call, step, files, self._timeout)
+                    writer = Writer(self, step, files)
                     made = writer.write(places, saving)
                 finally:
                     for memory in own:
@@ -213,7 +223,7 @@ class Checkpoints:
             if self._staged is not None:
                 self._staged.deregister()
             self._staging = self._endpoint.allocate(total)
-            self._staged = self._endpoint.register(self._staging, access=Access.LOCAL)
+            self._staged = self._endpoint.register(self._staging, access=Access.REMOTE_READ)
         base, where = 0, []
         for file in files:
             where.append([(self._staged, 0, base + tensor.begin) for tensor in file.tensors.values()])
@@ -227,7 +237,7 @@ class Checkpoints:
     def _registered(self, files: Sequence[File]) -> Tuple[List[Memory], List[List[Place]]]:
         """The tensors where they lie."""
         memories, places = weights.register(
-            self._endpoint, [s for file in files for s in file.shards if weights.length_of(s.buffer)], Access.LOCAL)
+            self._endpoint, [s for file in files for s in file.shards if weights.length_of(s.buffer)], Access.REMOTE_READ)
         left = iter(places)
         return memories, [[(memories[0], 0, 0) if t.begin == t.end else (memories[(at := next(left))[0]], at[1], 0)
                            for t in file.tensors.values()] for file in files]

@@ -7,33 +7,37 @@ import ctypes
 import itertools
 import json
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import weights
 from .._buffers import Buffer, Held
 from .._safetensors import header_for, pieces, placed, size_of
-from ..endpoint import Access, Endpoint
+from .._calls import Call
+from ..endpoint import Access
 from ..memory import Memory, RemoteMemory
 from ..operation import Operation
 from ..parts import Parts
-from ..peer import Peer
 from ..transfers import Entry
 from ..weights import FileRange, Shard
 from ._store import KEY, PIECE, hash_of
 
+if TYPE_CHECKING:
+    from ._client import Checkpoints
+
 #: Tensors' bytes begin in a file at a multiple of this, so that they pass the page cache by.
 BLOCK = 4096
-#: Lists of writes that are under way at once, and writes in each.
-DEPTH, BATCH = 4, 8
+#: Lists of runs that each store reads at once, and pieces that are as long as one of them; runs in each.
+DEPTH, BATCH, RUNS = 4, 8, 256
 #: Bytes per second that any disk reads or flushes.
 SLOWEST = 50e6
 
 Progress = Callable[[int, int], None]
-#: Of a store, by its number: what to do, how many bytes its disk reads or flushes for it, and what goes with it.
-Call = Callable[..., Any]
 #: Where a tensor lies here: a memory, a range of it, and an offset.
 Place = Tuple[Memory, int, int]
+#: Bytes that a store reads: of which memory, range and offset; where they belong in the file; and how many they are.
+Run = Tuple[int, int, int, int, int]
 
 
 class File:
@@ -187,35 +191,32 @@ class Copy:
         self.sums: List[int] = []
         self.whole = False
         self.remote: Optional[RemoteMemory] = None
+        #: What its tensors lie in, which the store reads.
+        self.memories: List[Memory] = []
 
 
 class Writer:
     """Writes files of one rank for a step. `where`: of each file, where its tensors lie."""
 
-    def __init__(self, endpoint: Endpoint, stores: Mapping[int, Peer], call: Call, step: int, files: Sequence[File], timeout: float) -> None:
-        self._endpoint, self._stores, self._call, self._step, self._timeout = endpoint, stores, call, step, timeout
+    def __init__(self, owner: Checkpoints, step: int, files: Sequence[File]) -> None:
+        self._owner, self._call, self._step = owner, owner._call, step
         self._files = files
         self._copies = [Copy(file, store) for file in files for store in file.stores]
 
     def write(self, where: Sequence[Sequence[Place]], saving: Saving) -> bytes:
         """Returns what `Checkpoints.commit` needs: everything is on stable storage then."""
-        headers = self._endpoint.register([file.header for file in self._files], access=Access.LOCAL)
+        endpoint, placed = self._owner._endpoint, dict(zip(self._files, where))
+        headers = endpoint.register([file.header for file in self._files], access=Access.LOCAL)
         try:
             with ThreadPoolExecutor(8, "weft-save") as pool:
                 self._find(pool, saving)
                 summing = pool.submit(self._sum)
-                list(pool.map(self._open, self._copies))
-                runs = [self._runs(copy, places) for copy, places in self._placed(where)]
-                for done in Parts(self._lists(runs), in_flight=DEPTH):
-                    saving.moved(done.bytes)
+                list(pool.map(lambda copy: self._open(copy, placed[copy.file]), self._copies))
+                opened = [copy for copy in self._copies if copy.remote is not None]
+                self._fill([self._lists(copy, self._runs(copy, placed[copy.file])) for copy in opened], saving)
                 summing.result()
                 finals = {file.name: file.finish() for file in self._files}
-                numbers = {file.name: number for number, file in enumerate(self._files)}
-                opened = [copy for copy in self._copies if copy.remote is not None]
-                entries = [Entry(headers, copy.remote, len(copy.file.header), numbers[copy.file.name]) for copy in opened]
-                # A header is the last that is written, and flushes its file.
-                flush = max(file.size for file in self._files) / SLOWEST
-                for done in Parts(self._lists([iter(entries)], flush, durable=True), in_flight=DEPTH):
+                for done in Parts(self._headers(headers, opened), in_flight=DEPTH):
                     saving.moved(done.bytes)
                 list(pool.map(lambda copy: self._call(copy.store, "seal", step=self._step, name=copy.file.name,
                                                       final=finals[copy.file.name]), opened))
@@ -229,10 +230,6 @@ class Writer:
     def _sum(self) -> None:
         for file in self._files:
             file.sum()
-
-    def _placed(self, where: Sequence[Sequence[Place]]) -> Iterator[Tuple[Copy, Sequence[Place]]]:
-        by_name = {file.name: places for file, places in zip(self._files, where)}
-        return ((copy, by_name[copy.file.name]) for copy in self._copies if copy.remote is not None)
 
     def _find(self, pool: ThreadPoolExecutor, saving: Saving) -> None:
         """What need not be written."""
@@ -262,35 +259,71 @@ class Writer:
                 saving.skipped += there
                 saving.moved(there)
 
-    def _open(self, copy: Copy) -> None:
+    def _open(self, copy: Copy, places: Sequence[Place]) -> None:
         if not copy.whole:
             summed = {"summed": True} if copy.sums else {}
-            descriptor = self._call(copy.store, "open", step=self._step, name=copy.file.name, size=copy.file.size, **summed)
-            copy.remote = self._stores[copy.store].import_memory(base64.b64decode(descriptor))
+            copy.memories = list(dict.fromkeys(memory for memory, _, _ in places))
+            descriptor = self._call(copy.store, "open", step=self._step, name=copy.file.name, size=copy.file.size,
+                                    memories=[base64.b64encode(memory.export()).decode() for memory in copy.memories], **summed)
+            copy.remote = self._owner._stores[copy.store].import_memory(base64.b64decode(descriptor))
 
-    def _runs(self, copy: Copy, places: Sequence[Place]) -> Iterator[Entry]:
-        """Writes: neighbours in memory and file are together, and cut where the pieces of a first, long tensor are."""
-        runs: List[Tuple[Memory, int, int, int, int]] = []
+    def _runs(self, copy: Copy, places: Sequence[Place]) -> Iterator[Run]:
+        """Neighbours in memory and file are together, and cut where the pieces of a first, long tensor are."""
+        runs: List[Run] = []
         numbers = itertools.count()
         for tensor, (memory, range_, offset) in zip(copy.file.tensors.values(), places):
+            number = copy.memories.index(memory)
             for at, length in pieces({"": tensor}, PIECE):
                 if not copy.left[next(numbers)]:
                     continue
                 here, there = offset + at - tensor.begin, at
-                if runs and runs[-1][:2] == (memory, range_) and runs[-1][2] + runs[-1][4] == here and runs[-1][3] + runs[-1][4] == there:
+                if runs and runs[-1][:2] == (number, range_) and runs[-1][2] + runs[-1][4] == here and runs[-1][3] + runs[-1][4] == there:
                     here, there, length = *runs[-1][2:4], runs.pop()[4] + length
-                runs.append((memory, range_, here, there, length))
-        for memory, range_, here, there, length in runs:
+                runs.append((number, range_, here, there, length))
+        for number, range_, here, there, length in runs:
             while length:
                 now = min(length, PIECE - there % PIECE)
-                yield Entry(memory, copy.remote, now, range_, 0, here, len(copy.file.header) + there)
+                yield number, range_, here, len(copy.file.header) + there, now
                 here, there, length = here + now, there + now, length - now
 
-    def _lists(self, runs: Sequence[Iterator[Entry]], flush: float = 0, durable: bool = False) -> Iterator[Callable[[], Operation[Any]]]:
-        """Of all copies in turn, so that all disks are busy."""
-        entries = (entry for turn in itertools.zip_longest(*runs) for entry in turn if entry is not None)
-        while True:
-            batch = list(itertools.islice(entries, BATCH))
-            if not batch:
-                return
-            yield lambda batch=batch: self._endpoint.write_list(batch, timeout=self._timeout + flush, durable=durable)  # type: ignore[misc]
+    def _lists(self, copy: Copy, runs: Iterator[Run]) -> Iterator[Tuple[Copy, List[Run]]]:
+        batch: List[Run] = []
+        for run in runs:
+            batch.append(run)
+            if len(batch) == RUNS or sum(run[-1] for run in batch) > (BATCH - 1) * PIECE:
+                yield copy, batch
+                batch = []
+        if batch:
+            yield copy, batch
+
+    def _fill(self, lists: Sequence[Iterator[Tuple[Copy, List[Run]]]], saving: Saving) -> None:
+        """Has the stores read all, of all copies in turn, so that all disks are busy."""
+        under_way: Deque[Tuple[Copy, int, Call]] = deque()
+
+        def oldest() -> None:
+            copy, length, call = under_way.popleft()
+            with self._owner._of(copy.store):
+                call.wait()
+            saving.moved(length)
+
+        try:
+            for copy, batch in (one for turn in itertools.zip_longest(*lists) for one in turn if one is not None):
+                if len(under_way) == DEPTH * len(lists):
+                    oldest()
+                with self._owner._of(copy.store):
+                    call = self._owner._begin_call(copy.store, "fill", step=self._step, name=copy.file.name, runs=batch,
+                                                   seconds=self._owner._timeout)
+                under_way.append((copy, sum(run[-1] for run in batch), call))
+            while under_way:
+                oldest()
+        finally:
+            for _, _, call in under_way:
+                call.forget()
+
+    def _headers(self, headers: Memory, opened: Sequence[Copy]) -> Iterator[Callable[[], Operation[Any]]]:
+        """A header is the last that is written, and flushes its file."""
+        timeout = self._owner._timeout + max(file.size for file in self._files) / SLOWEST
+        entries = [Entry(headers, copy.remote, len(copy.file.header), self._files.index(copy.file)) for copy in opened]
+        for at in range(0, len(entries), BATCH):
+            yield lambda batch=entries[at:at + BATCH]: self._owner._endpoint.write_list(  # type: ignore[misc]
+                batch, timeout=timeout, durable=True)

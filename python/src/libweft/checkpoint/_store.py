@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -12,14 +13,17 @@ import os
 import re
 import shutil
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import weights
 from .._safetensors import Tensor, header_of, parsed, pieces
 from ..endpoint import Access, Endpoint
 from ..errors import WeftError
-from ..memory import Memory
+from ..memory import Memory, RemoteMemory
+from ..operation import Operation
 from ..peer import Peer
+from ..transfers import Entry
 from ..weights import FileRange, Shard
 from .._calls import Calls
 
@@ -29,6 +33,8 @@ PIECE = 8 << 20
 MANIFEST, UNFINISHED = "manifest.json", ".tmp"
 #: Of our own, in the metadata of a file.
 KEY = "weft"
+#: Lists of runs that are read at once, of all peers; others wait.
+FILLS = 64
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -40,6 +46,44 @@ class Saved(NamedTuple):
     tensors: Dict[str, Tensor]
     whole: Dict[str, Tuple[str, Tuple[int, ...], int]]
     sums: List[int]
+
+
+class _Filled:
+    """An unfinished file, which its peer writes into, or has this process fill with bytes of the peer's memory."""
+
+    def __init__(self, endpoint: Endpoint, file: Memory, sources: Sequence[RemoteMemory]) -> None:
+        self._endpoint, self.file, self._sources = endpoint, file, sources
+        self._reading: Set[Operation[Any]] = set()
+        self._ended = False
+        self._lock = threading.Lock()
+
+    def fill(self, runs: Sequence[Sequence[int]], timeout: float) -> None:
+        """Returns when these runs are in the file."""
+        entries = [Entry(self.file, self._sources[source], length, 0, range_, there, here) for source, range_, here, there, length in runs]
+        with self._lock:
+            if self._ended:
+                raise ValueError("the file is being saved by another process, which began later")
+            reading = self._endpoint.read_list(entries, timeout=timeout)
+            self._reading.add(reading)
+        try:
+            reading.wait()
+        finally:
+            with self._lock:
+                self._reading.discard(reading)
+
+    def end(self) -> None:
+        """Nothing changes the file from here on."""
+        with self._lock:
+            self._ended, reading = True, list(self._reading)
+        for one in reading:
+            one.cancel()
+        for one in reading:
+            with contextlib.suppress(WeftError):
+                one.wait()
+        self.file.deregister()
+        for source in self._sources:
+            with contextlib.suppress(WeftError):  # the peer has ended
+                source.release()
 
 
 def hash_of(header: bytes) -> str:
@@ -84,8 +128,8 @@ class Store:
             send_somehow(store.manifest())
             ...
 
-    The ranks write into its files and read them as memory; the process only makes, flushes and renames them, and holds none of
-    their bytes. Every process that has the manifest (and the secret, if `options` name one) may read and replace all of it.
+    The process reads the ranks' memory into its files, without holding the bytes itself, and ranks read the files as memory.
+    Every process that has the manifest (and the secret, if `options` name one) may read and replace all of it.
     """
 
     def __init__(self, folder: "str | os.PathLike[str]", *, keep: int = 0, **options: Any) -> None:
@@ -111,9 +155,12 @@ class Store:
         self._lock = threading.RLock()
         #: What a peer writes, has written for a checkpoint that is not committed yet, or reads: which peer, and what ends it.
         self._held: Dict[str, Tuple[int, List[Callable[[], None]]]] = {}
+        #: Files that are being written.
+        self._filled: Dict[str, _Filled] = {}
         #: Files that are being read, and by how many.
         self._read: Dict[str, Tuple[Memory, int]] = {}
         self._numbers = itertools.count()
+        self._fills = ThreadPoolExecutor(FILLS, "weft-fills")
         self._calls = Calls(self._endpoint, self._serve, self._ended)
 
     def manifest(self) -> bytes:
@@ -124,6 +171,7 @@ class Store:
         """What is committed stays; a save that is under way fails. Repeating it is harmless."""
         if self._lock_file >= 0:
             self._calls.close()
+            self._fills.shutdown()
             os.close(self._lock_file)
             self._lock_file = -1
 
@@ -137,7 +185,7 @@ class Store:
 
     def _serve(self, peer: Peer, given: Dict[str, Any]) -> Any:
         do = given.pop("do")
-        if do not in ("find", "use", "open", "sums", "seal", "commit", "steps", "offer", "release", "check"):
+        if do not in ("find", "use", "open", "sums", "fill", "seal", "commit", "steps", "offer", "release", "check"):
             raise ValueError(f"{do!r} is no request: it is of another version")
         try:
             return getattr(self, "_" + do)(peer.id, **given)
@@ -156,6 +204,7 @@ class Store:
         """Takes a file for a peer; another one's registration of it has ended when this returns."""
         with self._lock:
             before, self._held[name] = self._held.get(name), (peer, list(ends))
+            self._filled.pop(name, None)
         for end in before[1] if before else ():
             end()
 
@@ -166,7 +215,10 @@ class Store:
 
     def _release(self, peer: int, name: str) -> None:
         with self._lock:
-            ends = self._held.pop(name)[1] if self._held.get(name, (None,))[0] == peer else []
+            if self._held.get(name, (None,))[0] != peer:
+                return
+            ends = self._held.pop(name)[1]
+            self._filled.pop(name, None)
         for end in ends:
             end()
 
@@ -222,9 +274,9 @@ class Store:
         whole = FileRange(path, 0, os.stat(path).st_size)
         return [weights.checksum(whole, at, length) for at, length in places]
 
-    def _open(self, peer: int, step: int, name: str, size: int, summed: bool = False) -> str:
-        """An unfinished file, with its size and its blocks; a peer that had it before has it no longer. `summed`: what it has
-        is used, as `sums` has found it."""
+    def _open(self, peer: int, step: int, name: str, size: int, memories: Sequence[str] = (), summed: bool = False) -> str:
+        """An unfinished file, with its size and its blocks; a peer that had it before has it no longer. `memories`: those of the
+        peer that `fill` reads. `summed`: what the file has is used, as `sums` has found it."""
         path = self._path(step, name + UNFINISHED)
         held = f"{step}/{name}{UNFINISHED}"
         if not summed:
@@ -233,7 +285,9 @@ class Store:
             self._must_hold(peer, held)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        sources: List[RemoteMemory] = []
         try:
+            sources += [self._endpoint._peer(peer).import_memory(base64.b64decode(memory)) for memory in memories]
             os.ftruncate(file, size)
             os.posix_fallocate(file, 0, size)
             memory = self._endpoint.register_file(file, [(0, size)], access=Access.REMOTE_WRITE)
@@ -242,17 +296,32 @@ class Store:
                 if self._held.get(held, (None,))[0] == peer:
                     os.unlink(path)  # its blocks may be all that the disk has
                     self._release(peer, held)
+            for source in sources:
+                source.release()
             raise
         finally:
             os.close(file)
+        filled = _Filled(self._endpoint, memory, sources)
         try:
             with self._lock:
                 self._must_hold(peer, held)
-                self._held[held] = peer, [memory.deregister]
+                self._held[held] = peer, [filled.end]
+                self._filled[held] = filled
         except ValueError:
-            memory.deregister()
+            filled.end()
             raise
         return base64.b64encode(memory.export()).decode()
+
+    def _fill(self, peer: int, step: int, name: str, runs: Sequence[Sequence[int]], seconds: float) -> "Future[None]":
+        """Reads runs of the peer's memory into a file that it has open: of which memory, range and offset, where they belong in the
+        file, and how many bytes they are."""
+        held = f"{step}/{name}{UNFINISHED}"
+        with self._lock:
+            self._must_hold(peer, held)
+            filled = self._filled.get(held)
+        if filled is None:
+            raise ValueError(f"{name} is not open")
+        return self._fills.submit(filled.fill, runs, seconds)
 
     def _seal(self, peer: int, step: int, name: str, final: str) -> None:
         """Ends the writing of a file that was flushed. It has its name on the disk when this returns."""
