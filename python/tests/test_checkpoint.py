@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -17,9 +18,9 @@ from typing import Any, Dict, List, Tuple
 
 import checkpoint_kills
 from support import FABRIC
-from libweft import Access
+from libweft import Access, ConnectionFailedError, c
 from libweft._safetensors import header_for, placed
-from libweft.checkpoint import ChangedError, Checkpoints, Shard, Store
+from libweft.checkpoint import ChangedError, Checkpoints, Shard, Store, StoreError
 from libweft.checkpoint import __main__ as commands
 from libweft.checkpoint._store import PIECE
 from libweft.checkpoint._whole import joined
@@ -225,6 +226,33 @@ class Saves(unittest.TestCase):
         with self.assertRaises(OSError):
             rank.save(2, [wanted]).wait(60)
 
+    def test_a_save_says_which_store_it_has_lost(self) -> None:
+        for do in ("find", "open", "fill", "headers", "written", "seal"):
+            with self.subTest(do), tempfile.TemporaryDirectory(dir="/var/tmp") as folder, Store(folder, **OPTIONS) as other, \
+                    Store(self.folder / do, **OPTIONS) as lost, Checkpoints([other.manifest(), lost.manifest()], timeout=20, **OPTIONS) as rank:
+                began, wrote, once = rank._begin_call, rank._endpoint.write_list, iter([lost])
+
+                def begin(store: int, called: str, *given: Any, **more: Any) -> Any:
+                    if (store, called) == (1, do):
+                        for one in once:
+                            one.close()
+                    return began(store, called, *given, **more)
+
+                def write(*given: Any, **more: Any) -> Any:
+                    if do == "headers":
+                        for one in once:
+                            one.close()
+                    if do == "written":
+                        why = ConnectionFailedError(c.ERR_PEER_LOST, "write of a list", rank._stores[1].id)
+                        return unittest.mock.Mock(**{"wait.side_effect": why})
+                    return wrote(*given, **more)
+
+                with unittest.mock.patch.object(rank, "_begin_call", begin), unittest.mock.patch.object(rank._endpoint, "write_list", write), \
+                        self.assertRaisesRegex(StoreError, r"the store of manifests\[1\]: ") as caught:
+                    rank.save(1, [shard(0, ROWS)]).wait(60)
+                self.assertEqual((caught.exception.store, isinstance(caught.exception, ConnectionError)), (1, True))
+                self.assertEqual(pickle.loads(pickle.dumps(caught.exception)).store, 1)
+
     def test_copies_are_loaded_by_those_who_never_reached_the_other_store(self) -> None:
         stores, manifests = self.stores(2)
         self.rank(manifests, copies=2).save(1, [shard(0, ROWS)]).wait(60)
@@ -274,7 +302,7 @@ class Saves(unittest.TestCase):
 
         def hangs(store: int, do: str, *given: Any, **more: Any) -> Any:
             if (store, do) == (0, hanging):
-                raise TimeoutError(do)
+                rank._raise(store, TimeoutError(do))
             return call(store, do, *given, **more)
 
         for hanging in ("steps", "offer", "check"):

@@ -19,8 +19,8 @@ See docs/checkpoint.md.
 """
 
 from ..weights import FileRange, Shard
-from ._client import ChangedError, Checkpoints, Step
+from ._client import ChangedError, Checkpoints, Step, StoreError
 from ._saving import Saving
 from ._store import Store
 
-__all__ = ["ChangedError", "Checkpoints", "FileRange", "Saving", "Shard", "Step", "Store"]
+__all__ = ["ChangedError", "Checkpoints", "FileRange", "Saving", "Shard", "Step", "Store", "StoreError"]

@@ -8,13 +8,13 @@ import json
 import operator
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
 
-from .. import weights
+from .. import c, weights
 from .._buffers import described
 from .._safetensors import size_of
 from ..endpoint import Access, Endpoint
-from ..errors import PeerError
+from ..errors import PeerError, UsageError
 from ..memory import Memory
 from ..peer import Peer
 from ..weights import Shard, Target, Tensors, shards_from
@@ -29,6 +29,22 @@ EDGES = 8
 
 class ChangedError(ValueError):
     """Bytes that were read are not what was saved, and no store has a copy that is."""
+
+
+class StoreError(OSError):
+    """A store has failed, was lost, or does not answer: "the store of manifests[1]: ...". It is a ConnectionError or a
+    TimeoutError, too, where that is what happened; `errno` is the store's own, like ENOSPC, or None."""
+
+    #: Its index in the manifests of `Checkpoints`.
+    store: int = -1
+
+
+class _Lost(StoreError, ConnectionError):
+    pass
+
+
+class _Late(StoreError, TimeoutError):
+    pass
 
 
 class _Check(NamedTuple):
@@ -120,11 +136,11 @@ class Checkpoints:
 
     def __init__(self, stores: Sequence[bytes], *, rank: int = 0, ranks: int = 1, copies: int = 1, timeout: float = 60,
                  **options: Any) -> None:
-        """`stores`: the manifests of all stores. Where some are not reached, loads use the others, and saves fail with an error
-        that has the store's index in this list. `ranks`: how many processes save each step together, so that `commit` sees
+        """`stores`: the manifests of all stores. Where some are not reached, loads use the others, and saves fail with a
+        `StoreError`, which has the store's index in this list. `ranks`: how many processes save each step together, so that `commit` sees
         whether one is missing; `rank`: which of them this is. A process that only loads needs neither. `timeout`: seconds in
         which a store has to connect, to answer, and to take or give 64 MiB. `options`: those of `Endpoint`. Raises a
-        ConnectionError or TimeoutError where no store is reached."""
+        StoreError where no store is reached."""
         if not 1 <= copies <= len(stores):
             raise ValueError(f"{copies} copies on {len(stores)} stores")
         if not 0 <= rank < ranks:
@@ -173,13 +189,30 @@ class Checkpoints:
             yield
         except (OSError, PeerError) as error:
             self._raise(store, error)
+        except UsageError as error:
+            if error.status != c.ERR_HANDLE:
+                raise
+            self._raise(store, ConnectionError("it has ended"))
+
+    @contextlib.contextmanager
+    def _of_peers(self) -> Iterator[None]:
+        """A transfer that fails has failed at the store that is its peer."""
+        try:
+            yield
+        except PeerError as error:
+            for store, peer in self._stores.items():
+                if peer.id == error.peer:
+                    self._raise(store, error)
+            raise
 
     @staticmethod
     def _raise(store: int, error: Exception) -> NoReturn:
         """The same kind of error, which names the store."""
-        kind = next((kind for kind in (ConnectionError, TimeoutError) if isinstance(error, kind)), OSError)
+        kind: Type[StoreError] = _Lost if isinstance(error, ConnectionError) else _Late if isinstance(error, TimeoutError) else StoreError
         number, text = getattr(error, "errno", None), f"the store of manifests[{store}]: {getattr(error, 'strerror', None) or error}"
-        raise (kind(number, text) if number else kind(text)) from error
+        named = kind(number, text) if number else kind(text)
+        named.store = store
+        raise named from error
 
     # Saving.
 
@@ -246,7 +279,7 @@ class Checkpoints:
         """Makes a checkpoint of what `Saving.wait` returned on every rank; one rank does it. When it returns, all stores have
         the manifest. Raises ValueError, and commits nothing, if these are not the parts of all `ranks`, a file is not there as
         often as it should be, rows of a tensor were saved by no rank, or ranks have saved the same rows with other bytes, or in
-        ranges that differ, or a tensor with another dtype or shape. After an OSError or a WeftError, `steps` says whether the step
+        ranges that differ, or a tensor with another dtype or shape. After a `StoreError` or a WeftError, `steps` says whether the step
         was committed; it is all there if it was."""
         given = {name.rpartition("-")[0] for part in parts for name in json.loads(part)}
         wanted = {f"rank{rank}" for rank in range(self._ranks)}
@@ -295,21 +328,21 @@ class Checkpoints:
 
     # Loading.
 
-    def _answers(self, do: str, stores: Optional[Sequence[int]] = None, failed: Optional[List[Exception]] = None,
+    def _answers(self, do: str, stores: Optional[Sequence[int]] = None, failed: Optional[List[StoreError]] = None,
                  **given: Any) -> Dict[int, Any]:
         """Of those stores that answer: one at least, unless it is not needed. `failed`: takes the errors of others."""
         answers, failed = {}, [] if failed is None else failed
         for store in range(self._count) if stores is None else stores:
             try:
                 answers[store] = self._call(store, do, **given)
-            except (OSError, PeerError) as error:  # another one may have a copy
+            except StoreError as error:  # another one may have a copy
                 failed.append(error)
         if failed and not answers and stores is None:
             raise failed[-1]
         return answers
 
     def _everywhere(self, needed: bool = False,
-                    failed: Optional[List[Exception]] = None) -> Dict[int, Dict[int, Tuple[Optional[Dict[str, Any]], Dict[str, int]]]]:
+                    failed: Optional[List[StoreError]] = None) -> Dict[int, Dict[int, Tuple[Optional[Dict[str, Any]], Dict[str, int]]]]:
         """Of each store that answers, each step's manifest and files. `needed`: all have to answer; `failed`: as of `_answers`."""
         answers = {store: self._call(store, "steps") for store in range(self._count)} if needed else self._answers("steps", failed=failed)
         return {store: {step: (manifest, files) for step, manifest, files in there} for store, there in answers.items()}
@@ -332,14 +365,14 @@ class Checkpoints:
 
     def _step(self, step: Optional[int]) -> Step:
         step = None if step is None else number_of(step)
-        failed: List[Exception] = []
+        failed: List[StoreError] = []
         all_ = self._steps(self._everywhere(failed=failed))
         if step is None and failed and all_ and all_[-1].missing:
             # An older one in its place would undo training that was saved.
-            kind, number = type(failed[-1]), getattr(failed[-1], "errno", None)
-            text = (f"{getattr(failed[-1], 'strerror', None) or failed[-1]}; without it step {all_[-1].step}, the last one, "
-                    "is not whole: `step=` takes an older one")
-            raise (kind(number, text) if number else kind(text)) from failed[-1]
+            *number, text = failed[-1].args
+            named = type(failed[-1])(*number, f"{text}; without it step {all_[-1].step}, the last one, is not whole: `step=` takes an older one")
+            named.store = failed[-1].store
+            raise named from failed[-1]
         steps = [one for one in all_ if not one.missing and step in (None, one.step)]
         if not steps:
             raise FileNotFoundError(f"no store has a whole checkpoint{'' if step is None else f' of step {step}'}")
@@ -358,8 +391,8 @@ class Checkpoints:
         `step`: None stands for the last checkpoint; returns which it was. `verify`: checksums are compared with those of the
         save; the default is True, unlike that of `Target.pull`, as disks may change what was saved. `progress` is called with the
         bytes that are there, and all. Raises FileNotFoundError without a checkpoint, ValueError for tensors that it does not have
-        so, `ChangedError`, which is one, for bytes that are not what was saved; the last store's error if none is left, or if
-        what the last checkpoint consists of is on none that answers: an older one is loaded where `step` says so."""
+        so, `ChangedError`, which is one, for bytes that are not what was saved; the last store's `StoreError` if none is left, or
+        if what the last checkpoint consists of is on none that answers: an older one is loaded where `step` says so."""
         shards = shards_from(tensors)
         own: List[BaseException] = []
 
@@ -396,15 +429,15 @@ class Checkpoints:
         """From these files of each store."""
         names = sorted({shard.name for shard in shards})
         offers: Dict[int, Any] = {}
-        failed: Optional[Exception] = None
+        failed: Optional[StoreError] = None
         try:
             for store, of_store in files.items():
                 try:
                     offers[store] = self._call(store, "offer", step=step, files=of_store, names=names)
-                except (OSError, PeerError) as error:
+                except StoreError as error:
                     failed = error
             try:
-                self._read(shards, list(offers.values()), verify, progress)
+                self._read(shards, offers, verify, progress)
             except ChangedError as error:
                 raise ChangedError(f"step {step}: {error}") from None
             except ValueError as error:
@@ -426,7 +459,7 @@ class Checkpoints:
                 for name in there[store]:
                     if not self._call(store, "check", found.files[name], step=found.step, file=name):
                         names.append(name)
-            except (OSError, PeerError):
+            except StoreError:
                 pass  # and of its other files there is no answer, either
             return names
 
@@ -436,11 +469,11 @@ class Checkpoints:
             checked = dict(zip(there, pool.map(good, there)))
         return checked if {name for names in checked.values() for name in names} == set(found.files) else None
 
-    def _read(self, shards: Sequence[Shard], offers: Sequence[Dict[str, Any]], verify: bool, progress: Optional[Progress] = None) -> None:
-        manifests = [json.dumps(offer).encode() for offer in offers]
+    def _read(self, shards: Sequence[Shard], offers: Dict[int, Dict[str, Any]], verify: bool, progress: Optional[Progress] = None) -> None:
+        manifests = [json.dumps(offer).encode() for offer in offers.values()]
         with ThreadPoolExecutor(1, "weft-checksums") as pool, Target(
                 shards, manifests, timeout=self._timeout, endpoint=self._endpoint) as target:
-            wholes, edges = _checks(shards, offers) if verify else ({}, [])  # the target has compared their shapes
+            wholes, edges = _checks(shards, list(offers.values())) if verify else ({}, [])  # the target has compared their shapes
             checking = []
 
             def arrived(*piece: Any) -> None:
@@ -448,7 +481,11 @@ class Checkpoints:
                 if check is not None:
                     checking.append(pool.submit(check.run))
 
-            target.pull(progress=progress, arrived=arrived)
+            try:
+                target.pull(progress=progress, arrived=arrived)
+            except PeerError as error:
+                number = next(number for number, why in target.lost.items() if why is error)
+                self._raise(list(offers)[number], error)
             for done in checking:
                 done.result()
         for check in wholes.values():
@@ -456,7 +493,7 @@ class Checkpoints:
         for at in range(0, len(edges), EDGES):
             self._look_at(edges[at:at + EDGES], offers)
 
-    def _look_at(self, edges: Sequence[_Edge], offers: Sequence[Dict[str, Any]]) -> None:
+    def _look_at(self, edges: Sequence[_Edge], offers: Dict[int, Dict[str, Any]]) -> None:
         """Reads pieces again of which a part is here: all of each has its checksum, and that part is the same."""
         again = [edge.shard._replace(begin=edge.begin, end=edge.end, buffer=bytearray((edge.end - edge.begin) * edge.shard.row))
                  for edge in edges]

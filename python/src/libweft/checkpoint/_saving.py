@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import functools
 import itertools
 import json
 import threading
@@ -172,7 +173,7 @@ class Saving:
 
     def wait(self, timeout: Optional[float] = None) -> bytes:
         """What `Checkpoints.commit` needs of this rank: its bytes are on stable storage. (With one rank, the step is committed.)
-        Raises what the save failed with; a TimeoutError after `timeout` seconds, and it goes on."""
+        Raises what the save failed with, a `StoreError` where a store did; a TimeoutError after `timeout` seconds, and it goes on."""
         self._thread.join(timeout)
         if not self.done:
             raise TimeoutError(f"the save has not ended within {timeout} s, and goes on")
@@ -216,8 +217,9 @@ class Writer:
                 self._fill([self._lists(copy, self._runs(copy, placed[copy.file])) for copy in opened], saving)
                 summing.result()
                 finals = {file.name: file.finish() for file in self._files}
-                for done in Parts(self._headers(headers, opened), in_flight=DEPTH):
-                    saving.moved(done.bytes)
+                with self._owner._of_peers():
+                    for done in Parts(self._headers(headers, opened), in_flight=len(self._copies)):
+                        saving.moved(done.bytes)
                 list(pool.map(lambda copy: self._call(copy.store, "seal", step=self._step, name=copy.file.name,
                                                       final=finals[copy.file.name]), opened))
             return json.dumps({finals[file.name]: file.size for file in self._files}).encode()
@@ -265,7 +267,8 @@ class Writer:
             copy.memories = list(dict.fromkeys(memory for memory, _, _ in places))
             descriptor = self._call(copy.store, "open", step=self._step, name=copy.file.name, size=copy.file.size,
                                     memories=[base64.b64encode(memory.export()).decode() for memory in copy.memories], **summed)
-            copy.remote = self._owner._stores[copy.store].import_memory(base64.b64decode(descriptor))
+            with self._owner._of(copy.store):
+                copy.remote = self._owner._stores[copy.store].import_memory(base64.b64decode(descriptor))
 
     def _runs(self, copy: Copy, places: Sequence[Place]) -> Iterator[Run]:
         """Neighbours in memory and file are together, and cut where the pieces of a first, long tensor are."""
@@ -321,9 +324,13 @@ class Writer:
                 call.forget()
 
     def _headers(self, headers: Memory, opened: Sequence[Copy]) -> Iterator[Callable[[], Operation[Any]]]:
-        """A header is the last that is written, and flushes its file."""
+        """A header is the last that is written, and flushes its file. Each list is of one store, so that its error is."""
         timeout = self._owner._timeout + max(file.size for file in self._files) / SLOWEST
-        entries = [Entry(headers, copy.remote, len(copy.file.header), self._files.index(copy.file)) for copy in opened]
-        for at in range(0, len(entries), BATCH):
-            yield lambda batch=entries[at:at + BATCH]: self._owner._endpoint.write_list(  # type: ignore[misc]
-                batch, timeout=timeout, durable=True)
+        for store in dict.fromkeys(copy.store for copy in opened):
+            entries = [Entry(headers, copy.remote, len(copy.file.header), self._files.index(copy.file))
+                       for copy in opened if copy.store == store and copy.remote is not None]
+            yield functools.partial(self._write, store, entries, timeout)
+
+    def _write(self, store: int, entries: Sequence[Entry], timeout: float) -> Operation[Any]:
+        with self._owner._of(store):
+            return self._owner._endpoint.write_list(entries, timeout=timeout, durable=True)
