@@ -92,10 +92,13 @@ pub fn read_line(from: &mut impl BufRead) -> Result<Option<String>> {
     Ok((len > 0).then_some(line))
 }
 
-/// The contents of a line.
+/// The contents of a line: a result, or the other process's reason of a failure.
+pub fn said<T: DeserializeOwned>(line: &str) -> Result<Result<T, String>> {
+    serde_json::from_str(line).context("what the other process says")
+}
+
 pub fn answer<T: DeserializeOwned>(line: &str) -> Result<T> {
-    let said: Result<T, String> = serde_json::from_str(line).context("what the other process says")?;
-    said.map_err(|error| anyhow!(error))
+    said(line)?.map_err(|error| anyhow!(error))
 }
 
 const ENDED: &str = "the other process ended without a word";

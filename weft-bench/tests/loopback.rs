@@ -81,7 +81,8 @@ fn client_with_another_secret_fails_both_sides_and_each_says_why() {
     serve.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     fs::remove_dir_all(folder).unwrap();
     assert_eq!((run.status.code(), serve.wait().unwrap().code()), (Some(1), Some(1)), "{said}");
-    assert!(said.contains("the client failed") && said.contains("the same secret"), "{said}");
+    assert!(said.contains("the same secret") && said.contains(": the client says: \""), "{said}");
+    assert!(said.contains("weft-bench: 127.0.0.1:"), "{said}");
     let said = String::from_utf8_lossy(&run.stderr);
     assert!(said.contains("the same secret") && !said.contains("unauthenticated"), "{said}");
 }

@@ -171,12 +171,12 @@ pub fn serve(mut args: Args) -> Result<()> {
         let (stream, from) = listener.accept().context("waiting for a client")?;
         // It has words of the client's in it.
         let served = server::serve(stream, &opening, prometheus.as_deref())
-            .map_err(|error| anyhow!(show::printable(&format!("{error:#}"))));
+            .map_err(|error| anyhow!("{from}: {}", show::printable(&format!("{error:#}"))));
         if once {
             return served;
         }
         if let Err(error) = served {
-            eprintln!("weft-bench: {from}: {error:#}");
+            eprintln!("weft-bench: {error:#}");
         }
     }
 }

@@ -24,13 +24,13 @@ pub fn serve(stream: TcpStream, opening: &Opening, prometheus: Option<&Path>) ->
     hello.set_read_timeout(None)?;
     let opened = match version == VERSION {
         true => open(&load, opening, prometheus),
-        false => Err(anyhow::anyhow!("weft-bench {VERSION} here, {version} there: use one version")),
+        false => Err(anyhow::anyhow!("weft-bench {VERSION} serves, {version} runs: use one version")),
     };
     talk.reply(&opened.as_ref().map(|(_, ready)| ready).map_err(|error| format!("{error:#}")))?;
     let (mut side, _) = opened?;
     while let Some(ask) = talk.hear_or_end()? {
         match ask {
-            Ask::Failed(why) => bail!("the client failed: {why}"),
+            Ask::Failed(why) => bail!("the client says: \"{why}\""),
             Ask::Hello { .. } => bail!("a client that says hello twice"),
             Ask::Usage => talk.say(&cpu_ns())?,
             Ask::Wipe => {

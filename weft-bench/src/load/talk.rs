@@ -2,8 +2,9 @@
 
 use super::Load;
 use crate::endpoint::Offer;
-use crate::process::Lines;
-use anyhow::{Context, Result};
+use crate::process::{said, Lines};
+use crate::show::printable;
+use anyhow::{anyhow, Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -63,8 +64,31 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 }
 
 impl Talk {
+    /// A reason of the serving side's is quoted: "here" in it is there.
     pub fn ask<T: DeserializeOwned>(&mut self, what: &Ask) -> Result<T> {
         self.say(what)?;
-        self.hear().context("the serving side")
+        let line = self.line().context("the serving side")?;
+        let answer =
+            said(&line).map_err(|error| anyhow!("the serving side: {}", printable(&format!("{error:#}"))))?;
+        answer.map_err(|why: String| anyhow!("the serving side says: \"{}\"", printable(&why)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    #[test]
+    fn reason_of_the_serving_side_is_quoted_without_control_characters() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut talk = talk(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
+        let mut serving = listener.accept().unwrap().0;
+        serving.write_all(b"{\"Err\":\"set here\\u001b[2J\"}\n{\"Er\\u001br\":1}\n").unwrap();
+        let mut ask = || talk.ask::<u64>(&Ask::Usage).map_err(|error| format!("{error:#}")).unwrap_err();
+        assert_eq!(ask(), "the serving side says: \"set here\\u{1b}[2J\"");
+        let malformed = ask();
+        assert!(malformed.starts_with("the serving side: ") && !malformed.contains('\u{1b}'), "{malformed}");
     }
 }
