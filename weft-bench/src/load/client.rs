@@ -65,13 +65,14 @@ fn say_failed(talk: &mut Talk, error: &anyhow::Error) {
 pub struct Met {
     pub side: Side,
     pub talk: Talk,
+    /// Of the fabric that serves.
     pub remote_rails: u32,
 }
 
 pub fn meet(place: &str, load: &Load) -> Result<Met> {
     let mut talk = talk(connect(place)?)?;
     let hello = Ask::Hello { version: VERSION.to_owned(), load: load.clone() };
-    let Ready { offer, rails: remote_rails } = talk.ask(&hello).with_context(|| place.to_owned())?;
+    let Ready { offer, rails } = talk.ask(&hello).with_context(|| place.to_owned())?;
     let opened = || {
         let mut side = Side::open(load, &load.opening)?;
         if !load.read {
@@ -81,6 +82,8 @@ pub fn meet(place: &str, load: &Load) -> Result<Met> {
         Ok(side)
     };
     let side = opened().inspect_err(|error| say_failed(&mut talk, error))?;
+    let fabric = side.service()?.fabric;
+    let remote_rails = rails.iter().filter(|rail| **rail == fabric).count() as u32;
     Ok(Met { side, talk, remote_rails })
 }
 

@@ -50,7 +50,7 @@ fn open(load: &Load, opening: &Opening, prometheus: Option<&Path>) -> Result<(Si
     if load.read {
         side.pool.fill();
     }
-    let rails = side.rails()?.len() as u32;
+    let rails = side.rails()?.into_iter().map(|rail| rail.fabric).collect();
     let ready = Ready { offer: side.offer()?, rails };
     Ok((side, ready))
 }

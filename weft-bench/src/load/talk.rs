@@ -32,7 +32,8 @@ pub enum Ask {
 #[derive(Serialize, Deserialize)]
 pub struct Ready {
     pub offer: Offer,
-    pub rails: u32,
+    /// The fabric of each.
+    pub rails: Vec<String>,
 }
 
 pub type Talk = Lines<TcpStream, TcpStream>;

@@ -40,6 +40,7 @@ pub struct Report {
     /// The peer's, over this fabric.
     pub peer: String,
     pub lanes: u32,
+    /// Of this fabric.
     pub remote_rails: u32,
     pub rails: Vec<RailShare>,
     /// Since the peer was connected, as `weft_lane_statistics` has them.
