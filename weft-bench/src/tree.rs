@@ -4,6 +4,7 @@
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::net::Ipv4Addr;
 
 /// The parts of weft_topology's object that are shown.
 #[derive(Deserialize)]
@@ -113,6 +114,15 @@ fn state(interface: &Interface) -> String {
 }
 
 impl Machine {
+    /// The IPv4 addresses of this machine's rails of tcp, with the rail's name.
+    pub fn own_addresses(&self) -> Vec<(&str, Ipv4Addr)> {
+        let named = |name: &str| self.rails.iter().any(|rail| rail.fabric == "tcp" && rail.name == name);
+        let rails = self.interfaces.iter().filter(|one| self.sysfs_root == "/" && named(&one.name));
+        rails
+            .flat_map(|one| one.addresses.iter().filter_map(|at| Some((&*one.name, at.parse().ok()?))))
+            .collect()
+    }
+
     /// Everything on a node.
     fn branch_of(&self, node: i64) -> Branch {
         let mut top = Branch::default();
