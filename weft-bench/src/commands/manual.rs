@@ -5,6 +5,23 @@ use anyhow::Result;
 
 pub const HELP: &str = "Prints what --help says, of all commands, as a man page.\n";
 
+const AFTER: &str = "\
+.SH EXAMPLES
+.PP
+.nf
+hostb$ weft-bench serve
+hosta$ weft-bench run --connect hostb:4711 --verify
+hosta$ WEFT_METRICS_SOCKET=1 ./engine & weft-bench top
+.fi
+.SH EXIT STATUS
+0 if all was done, 1 if not: stderr has the reason. `run` and `loopback` that are interrupted show what they have reached
+and end with 0; interrupted twice, with 130.
+.SH SEE ALSO
+.BR ss (8),
+.BR fi_info (1);
+docs/networks.md, docs/troubleshooting.md, docs/metrics.md and docs/topology.md of Weft
+";
+
 pub fn run(args: Args) -> Result<()> {
     args.end()?;
     print!("{}", page());
@@ -18,7 +35,7 @@ fn page() -> String {
     for (command, help) in HELPS {
         page += &format!(".SS {command}\n{}", section(help));
     }
-    page + ".SH SEE ALSO\n.BR ss (8),\n.BR fi_info (1)\n"
+    page + &escaped(AFTER)
 }
 
 /// A line "  --option VALUE  text" is an option's; lines that are indented deeper continue it, all others are a paragraph.

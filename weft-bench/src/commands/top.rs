@@ -19,6 +19,13 @@ pub const HELP: &str = "\
 Shows what processes of this user do with Weft: peers, lanes with their rails and rates, queues, grants, errors. It sees
 those that were started with WEFT_METRICS_SOCKET=1 (docs/metrics.md). Ctrl-C ends it.
 
+Of a lane: rail (our NIC), remote (the peer's address), write/s and read/s (bytes of this process's operations), sent/s
+and rcvd/s (tcp: all bytes, of both sides' operations), in flight (bytes), rtt us (round trip), resent/s (tcp: segments
+sent again), resets (since the peer connected).
+
+Its state: up; stalled (up, and bytes in flight have not moved for 20 ms); handshake (it is being connected); no link
+(our NIC has none, or is down); down (none of these). What to do about each: docs/networks.md, \"When it is slow\".
+
   --interval SECONDS  between two looks, from which rates are taken (1)
   --once              look twice, print that, and end
   --json              print a JSON object for each look; with --once, one
@@ -344,6 +351,7 @@ fn peers(now: &Sample, rate: &dyn Fn(&str, Labels) -> f64) -> Vec<Peer> {
             state: match (value.value > 0.0, sum("weft_lane_stalled") > 0.0) {
                 (_, true) => "stalled",
                 (true, _) => "up",
+                _ if now.matching("weft_rail_up", &of_lane[1..2]).any(|up| up.value == 0.0) => "no link",
                 _ if sum("weft_lane_handshake") > 0.0 => "handshake",
                 _ => "down",
             },
@@ -491,6 +499,22 @@ mod tests {
         assert_eq!(labels["rail"], "0");
         assert_eq!(labels["name"], "a\"b\\,c=\nd");
         assert!(labels_of("").is_empty());
+    }
+
+    #[test]
+    fn lane_of_a_rail_without_a_link_says_so() {
+        let state = |up: [u8; 3]| {
+            let [lane, rail, handshake] = up;
+            let text = format!(
+                "weft_peer_up{{peer=\"0x1\"}} 1\nweft_rail_up{{rail=\"0\"}} {rail}\nweft_rail_up{{rail=\"1\"}} 0\n\
+                 weft_lane_up{{peer=\"0x1\",rail=\"0\",remote=\"r\"}} {lane}\n\
+                 weft_lane_handshake{{peer=\"0x1\",rail=\"0\",remote=\"r\"}} {handshake}\n"
+            );
+            let now = Sample { at: Instant::now(), values: parse(&text) };
+            Process::new(Path::new("/x/7-a.sock"), &now, None).peers[0].lanes[0].state
+        };
+        let states = [[1, 1, 0], [0, 1, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]].map(state);
+        assert_eq!(states, ["up", "handshake", "down", "no link", "no link"]);
     }
 
     #[test]
