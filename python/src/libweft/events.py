@@ -73,7 +73,7 @@ class PeerDown:
 
 @dataclass(frozen=True)
 class RailDown:
-    """A rail of ours reaches no peer; the others take over. No action is needed."""
+    """A rail of ours reaches no peer; the others take over. No action is needed. `Endpoint.rail_info(rail)` has its NIC's name."""
 
     rail: int
     provider_errno: int
