@@ -204,7 +204,7 @@ deb: ## Builds Debian packages into target/deb: libweft0, libweft-dev, python3-l
 	@tools/zig.sh
 	@PATH=$(CURDIR)/$(TARGET)/wheels/env/bin:$$PATH tools/deb.sh $(TARGET)/deb
 
-test-deb: ## Has lintian look at the last make deb, builds them elsewhere, and uses them in clean roots (root): SUITES="trixie bookworm bullseye noble jammy"
+test-deb: ## Has lintian look at the last make deb, and uses them in clean roots (root): SUITES="trixie bookworm bullseye noble jammy"
 	@tools/need.sh deb
 	@tools/test-deb.sh $(SUITES)
 
@@ -233,7 +233,7 @@ soak: lib ## Four processes whose clients connect and close, over host and tcp, 
 deny: ## Licences, versions and sources of what the library is made of, by cargo-deny (deny.toml)
 	@tools/deny.sh
 
-reproducible: ## Whether the last commit gives the same tarball in another folder (after make wheels)
+reproducible: ## Whether the last commit gives the same tarball and Debian packages in another folder (after make wheels)
 	@tools/reproducible.sh
 
 trace-cost: ## Instructions per slice that traces cost while they are off, beside a build without them

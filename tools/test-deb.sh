@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The Debian packages of target/deb: without a complaint of lintian's, the same bytes when they are built again in another folder,
-# and installed, used and removed in clean roots of Debian and Ubuntu (target/distros, kept; what is installed there is not).
+# The Debian packages of target/deb: without a complaint of lintian's, and installed, used and removed in clean roots of Debian
+# and Ubuntu (target/distros, kept; what is installed there is not). tools/reproducible.sh compares two builds of them.
 #     tools/test-deb.sh [SUITE...]     trixie bookworm bullseye noble jammy
 # Needs root, debootstrap and lintian. Leaves in target/figures: deb_roots_passed.
 set -uo pipefail
@@ -13,16 +13,6 @@ debs=$PWD/target/deb
 . tools/roots.sh
 
 clean() { lintian --fail-on error,warning --tag-display-limit 0 "$debs"/*.deb; }
-
-again() {
-    local clone
-    clone=$(mktemp -d)
-    git clone -q . "$clone/another folder" && PATH=$PWD/target/wheels/env/bin:$PATH CARGO_TARGET_DIR=$clone/target \
-        "$clone/another folder/tools/deb.sh" "$clone/deb" && (cd "$clone/deb" && sha256sum -- *.deb) | (cd "$debs" && sha256sum -c)
-    local status=$?
-    rm -rf "$clone"
-    return $status
-}
 
 # What is done in a root, of which only a copy is written to.
 cat >"$roots/use-deb.sh" <<'EOT'
@@ -61,11 +51,6 @@ used_in() { # root
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 check "packages: lintian" clean
-if [ -z "$(git status --porcelain)" ]; then
-    check "packages: the same bytes in another folder" again
-else
-    skip "packages: the same bytes in another folder" "commit first: it is the last commit that is built there"
-fi
 before=$passed
 for suite; do
     if ! may_chroot; then
