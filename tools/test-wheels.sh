@@ -21,7 +21,8 @@ cat >"$scratch/use.sh" <<'EOT'
 set -eu
 cd /tmp
 for way in "host 0" "tcp 0" "host 1"; do
-    WEFT_TEST_FABRIC=${way% *} WEFT_PYTHON_PURE=${way#* } WEFT_LOG=error "$@" -m unittest discover -s "$TESTS" -p 'test_[bt][ur]*.py'
+    PYTHONPATH=$TESTS${PYTHONPATH:+:$PYTHONPATH} WEFT_TEST_FABRIC=${way% *} WEFT_PYTHON_PURE=${way#* } WEFT_LOG=error \
+        "$@" -m unittest test_buffers test_transfers
 done
 "$@" -c 'import libweft._hot as hot; assert hot.native, "no compiled module"'
 "$@" -c 'import sys; print("Python %d.%d" % sys.version_info[:2])'
