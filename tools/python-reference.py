@@ -38,7 +38,7 @@ SECTIONS = {
 }
 #: Other modules that programs import, and what of them.
 MODULES = {
-    "weights": ["Source", "Target", "Shard", "FileRange", "shards_of", "create"],
+    "weights": ["Source", "Target", "Shard", "FileRange", "manifest_of", "shards_of", "create"],
     "checkpoint": ["Store", "Checkpoints", "Saving", "Step", "StoreError", "ChangedError"],
     "slab": ["Slab", "Slots"],
 }

@@ -207,12 +207,14 @@ class Weights(unittest.TestCase):
             self.assertEqual(set(target.lost), {0, 1, 3})
 
     def test_what_no_source_is_left_for_is_an_error(self) -> None:
+        with Source({"b": b"12345"}, **OPTIONS) as source, self.assertRaisesRegex(ValueError, "no source has a tensor w"):
+            self.target(0, 1, [source.manifest()])
         processes, manifests = self.sources([(0, 500)], [(500, 999)])
         target, buffer = self.target(0, ROWS, manifests)
         os.kill(processes[1][0].pid, signal.SIGKILL)
         with self.assertRaises(Exception):
             target.pull()
-        with self.assertRaisesRegex(ValueError, "no source has rows 500 to 998"):
+        with self.assertRaisesRegex(ValueError, "no source has rows 500 to 999"):
             self.target(0, ROWS, manifests[:1])
         with self.assertRaisesRegex(ValueError, "is wanted"):
             Target([Shard("w", "F32", (ROWS, ROW // 4), 0, 1, bytearray(ROW))], manifests, **OPTIONS)
@@ -280,6 +282,40 @@ class Weights(unittest.TestCase):
 
             with self.assertRaisesRegex(ValueError, "is not what it has"):
                 target.pull(verify=True, progress=spoil)
+
+    def test_sources_of_two_versions_are_refused(self) -> None:
+        two = [shard(0, ROWS), shard(0, ROWS, version=1)]
+        with contextlib.ExitStack() as closes:
+            plain, named, later = (closes.enter_context(Source([one], version=version, **OPTIONS))
+                                   for one, version in ((two[0], None), (two[1], "step 7"), (two[1], "step 8")))
+            for manifests, error in (
+                ([plain.manifest(), named.manifest(), later.manifest()], r"manifests\[1\] is of version step 7, and manifests\[2\] of version step 8"),
+                ([json.dumps({**json.loads(one.manifest()), "samples": one.samples(), "from": f"host:{number}"}).encode()
+                  for number, one in enumerate((plain, named))], "w: host:0 and host:1 have different bytes"),
+            ):
+                with self.subTest(error), self.assertRaisesRegex(ValueError, error):
+                    self.target(0, ROWS, manifests)
+            later.version = "step 7"
+            target, _ = self.target(0, ROWS, [named.manifest(), later.manifest()])
+            target.pull(verify=True)
+            target, _ = self.target(0, ROWS, [plain.manifest(), named.manifest()])
+            target.pull()
+            with self.assertRaisesRegex(ValueError, r"w: manifests\[.\] and manifests\[.\] have different bytes"):
+                target.pull(verify=True)
+
+    def test_what_a_source_has_not_is_read_from_another(self) -> None:
+        changed, kept = shard(0, ROWS), shard(0, ROWS)
+        with Source([changed], **OPTIONS) as source, Source([kept], **OPTIONS) as other:
+            with unittest.mock.patch("libweft.weights.PIECE", 2 << 20):
+                target, buffer = self.target(0, ROWS, [source.manifest(), other.manifest()])
+
+            def change(there: int, all_: int) -> None:
+                if there == all_:  # in the last of the pieces that it has sent
+                    changed.buffer[(30 << 21) + 12345] = 255
+
+            self.assertEqual(target.pull(verify=True, progress=change), [0, target.total])
+            self.assertEqual((buffer, set(target.lost)), (kept.buffer, {0}))
+            self.assertRegex(str(target.lost[0]), r"w: what was read from manifests\[0\] is not what it has")
 
     def test_a_question_that_is_none_leaves_other_targets_their_answers(self) -> None:
         with Source({"b": b"12345"}, **OPTIONS) as source, libweft.Endpoint(**OPTIONS) as other:
@@ -401,7 +437,43 @@ class Weights(unittest.TestCase):
             while True:
                 shown += os.read(ours, 1 << 16)
         self.assertRegex(done.stdout, f"{places[0]}: {ROWS * ROW} bytes\n{places[1]}: 0 bytes, then lost: .*could not be reached")
+        os.kill(processes[0][0].pid, signal.SIGSTOP)
+        failed = subprocess.run([sys.executable, "-m", "libweft.weights", "pull", "--from", places[0], "--from", places[1], "--timeout", "1",
+                                 "--out", "out"], cwd=tempfile.gettempdir(), capture_output=True, text=True, timeout=30)
+        self.assertRegex(failed.stderr, f"{places[0]}: 0 bytes, then lost: .*was not answered in time.*\n{places[1]}: 0 bytes, then lost: .*could not be reached"
+                         ".*\npull: ")
+        self.assertEqual(failed.returncode, 1)
         self.assertRegex(shown.decode(), "\r\x1b\\[K100% of 0.07 GB, .* GB/s, comparing checksums\r\x1b\\[K1 of 2 sources was lost")
+
+    def test_the_command_compares_the_files_of_two_sources(self) -> None:
+        header = header_for(placed([("a", "U8", (101, 30000), 3030000), ("b", "F32", (1,), 4)]))
+        with tempfile.TemporaryDirectory() as folder:
+            paths, servers = [pathlib.Path(folder, name) for name in "01"], []
+            for path in paths:
+                path.write_bytes(header + bytes(3030004))
+                server = subprocess.Popen([sys.executable, "-m", "libweft.weights", "serve", "--version", "1", str(path)],
+                                          stdout=subprocess.PIPE, text=True)
+                self.addCleanup(server.wait)
+                self.addCleanup(server.kill)
+                assert server.stdout is not None
+                self.addCleanup(server.stdout.close)
+                servers.append(server.stdout)
+            places = [said.readline().split()[-1] for said in servers]
+
+            def pull(*more: str) -> Any:
+                return subprocess.run([sys.executable, "-m", "libweft.weights", "pull", "--from", places[0], "--from", places[1],
+                                       "--out", f"{folder}/out", *more], capture_output=True, text=True, timeout=100)
+
+            self.assertEqual(pull("--verify").returncode, 0)
+            with Target({"b": array("F32", 1)}, [weights.manifest_of(place) for place in places]) as target:
+                target.pull()
+            with open(paths[1], "r+b") as file:
+                file.seek(len(header) + 1515000)
+                file.write(b"\1")
+            os.unlink(paths[0])  # what was served from it goes on
+            done = pull()
+            self.assertEqual((done.returncode, os.path.exists(f"{folder}/out.1")), (1, False))
+            self.assertIn(f"pull: a: {places[0]} and {places[1]} have different bytes", done.stderr)
 
     def test_files_come_out_byte_for_byte(self) -> None:
         self.assertEqual(weights_roundtrip.failed(weights_roundtrip.files()[::10]), [])
@@ -409,7 +481,7 @@ class Weights(unittest.TestCase):
     def test_files_are_served_and_pulled_by_the_command(self) -> None:
         for listen, reached in (("0.0.0.0:0", "for every host, at each address of this one, at 0.0.0.0:"), ("127.0.0.2:0", "doing at 127.0.0.2:")):
             with unittest.mock.patch("builtins.print", side_effect=KeyboardInterrupt) as printed, self.assertRaises(KeyboardInterrupt):
-                answer_at(place_of(listen), "doing", b"")
+                answer_at(place_of(listen), "doing", bytes)
             self.assertIn(reached, printed.call_args[0][0])
         with tempfile.TemporaryDirectory() as folder:
             wanted = placed([("a", "U8", (101, 30), 3030), ("b", "F32", (1,), 4), ("c", "F32", (7, 2, 2), 112)])

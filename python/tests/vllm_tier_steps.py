@@ -97,7 +97,7 @@ def main():
         free = socket.create_server(("127.0.0.1", 0))
         place = free.getsockname()[:2]
         free.close()
-        threading.Thread(target=answer_at, args=(place, "offering", slab.manifest()), daemon=True).start()
+        threading.Thread(target=answer_at, args=(place, "offering", slab.manifest), daemon=True).start()
         time.sleep(0.2)
         first, second, other = (Engine(f"{place[0]}:{place[1]}", *model) for model in ((), (), ("another model",)))
         for begin in (0, 4):

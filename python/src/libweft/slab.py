@@ -257,7 +257,7 @@ def main() -> None:
     given = parser.parse_args()
     try:
         with Slab(given.file, given.bytes) as slab:
-            weights.answer_at(given.listen, f"offering slots of {given.file}", slab.manifest())
+            weights.answer_at(given.listen, f"offering slots of {given.file}", slab.manifest)
     except (OSError, ValueError, WeftError) as error:
         sys.exit(f"slab: {error}")
 

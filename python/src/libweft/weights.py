@@ -9,8 +9,10 @@
 Tensors are sharded by their first dimension. Targets read; what several sources have is shared among them, and read from
 the others when one dies. On the command line, with safetensors files:
 
-    python -m libweft.weights serve --listen HOST:PORT [--direct] FILE...
-    python -m libweft.weights pull --from HOST:PORT [--from HOST:PORT]... --out FILE [--shard 0/2] [--verify] [--direct]
+    python -m libweft.weights serve --listen HOST:PORT [--version TEXT] [--direct] FILE...
+    python -m libweft.weights pull --from HOST:PORT [--from HOST:PORT]... --out FILE [--shard 0/2] [--verify] [--timeout SECONDS] [--direct]
+
+`manifest_of` asks such a `serve` for its manifest.
 
 A shard may lie in a file (`FileRange`), on either side: then its bytes go between the disk and the peer, and neither memory nor
 the page cache holds them (`--direct`; see docs/files.md).
@@ -42,7 +44,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, TextIO, Tuple, Union
 
 from ._buffers import Buffer, Held, described
 from ._safetensors import Tensor, dtype_and_shape, dtype_of, header_for, header_of, parsed, placed, row_of, size_of
@@ -62,6 +64,8 @@ DIRECT: Dict[str, Any] = {"fabric": os.environ.get("WEFT_FABRIC") or "host,tcp"}
 FORMAT = 2
 #: Reads of one source that are under way at once, and pieces in each.
 DEPTH, BATCH = 2, 8
+#: Bytes in the middle of a tensor or a piece that sources are compared by.
+SAMPLE = 4096
 #: Checksums that are asked for at once: an endpoint keeps a limited number of messages that were not taken.
 QUESTIONS = 64
 LOOPBACK = "127.0.0.1"
@@ -166,6 +170,12 @@ def checksum(buffer: Any, offset: int, length: int, before: int = 0) -> int:
         return zlib.crc32((ctypes.c_char * length).from_address(held.address + offset), before)
 
 
+def middle(length: int) -> Tuple[int, int]:
+    """Where a sample of so many bytes begins, and its length."""
+    of_sample = min(SAMPLE, length)
+    return (length - of_sample) // 2, of_sample
+
+
 def register(endpoint: Endpoint, shards: Sequence[Shard], access: Access) -> Tuple[List[Memory], List[Tuple[int, int]]]:
     """Memories that have all shards, and where each lies: which memory, which range. Buffers are in one, each file is one."""
     buffers: List[Any] = []
@@ -225,6 +235,10 @@ def said_by(manifests: Sequence[bytes], needs: str) -> List[Dict[str, Any]]:
     return all_
 
 
+class _WrongError(ValueError):
+    """What was read from a source is not what it has."""
+
+
 class Piece(NamedTuple):
     """Bytes to read: `source` is one of those in `sources` that have them, each with its range and offset."""
 
@@ -237,8 +251,11 @@ class Piece(NamedTuple):
 class Source:
     """Offers shards until it is closed. They must not change while targets pull."""
 
-    def __init__(self, shards: Tensors, **options: Any) -> None:
-        """`shards`: also whole tensors, by their names. No row may be given twice. `options`: those of `Endpoint`."""
+    def __init__(self, shards: Tensors, *, version: Optional[str] = None, **options: Any) -> None:
+        """`shards`: also whole tensors, by their names. No row may be given twice. `version`: of these weights, as "step 7": a
+        `Target` is not made of manifests with different ones. `options`: those of `Endpoint`."""
+        #: What the next `manifest` says.
+        self.version: Optional[str] = version
         self._shards = [s for s in shards_from(shards, once=True) if s.end > s.begin and s.row]
         self._endpoint = Endpoint(**options)
         try:
@@ -251,7 +268,12 @@ class Source:
 
     def manifest(self) -> bytes:
         """What targets need to know; it may travel by any means."""
-        return json.dumps(offer(self._endpoint, self._shards, self._memories, self._places)).encode()
+        said = {} if self.version is None else {"version": self.version}
+        return json.dumps({**offer(self._endpoint, self._shards, self._memories, self._places), **said}).encode()
+
+    def samples(self) -> List[int]:
+        """Of each shard of the manifest, the checksum of some bytes as they are now."""
+        return [checksum(shard.buffer, *middle(length_of(shard.buffer))) for shard in self._shards]
 
     def _answer(self) -> None:
         """Checksums of ranges, for targets that ask."""
@@ -291,13 +313,16 @@ class Target:
         """`shards`: also whole tensors, by their names. `manifests`: one of each source; sources that have the same rows must have
         the same bytes there, as any of them is read. `timeout`: seconds in which a source has to connect, to answer, and to
         send up to 64 MiB. `endpoint`: one whose events nothing else takes while a pull verifies, and that `close` leaves open;
-        else `options` are those of a new one. Raises ValueError for rows that no source has, or has with another dtype or shape."""
+        else `options` are those of a new one. Raises ValueError for rows that no source has, or has with another dtype or shape,
+        and for manifests of different versions: those that a `Source` was given; of the command `serve` also by 4 KiB of
+        each tensor."""
         self._timeout = timeout
         self._shards = [s for s in shards_from(shards) if s.end > s.begin and s.row]
         self._sources = said_by(manifests, "address")
         for source in self._sources:
             if source.get("format") != FORMAT:
                 raise ValueError(f"a manifest is of format {source.get('format')}, another version's: {FORMAT} is wanted")
+        self._compare()
         #: What is read, in this order.
         self.pieces: List[Piece] = list(self._plan())
         #: Bytes of a pull.
@@ -315,6 +340,25 @@ class Target:
         self._remotes: Dict[int, List[RemoteMemory]] = {}
         self._connecting: Dict[int, Operation[Peer]] = {}
         self._questions = itertools.count()
+        self._came_from: Dict[int, int] = {}
+
+    def _name(self, source: int) -> str:
+        return str(self._sources[source].get("from", f"manifests[{source}]"))
+
+    def _compare(self) -> None:
+        """Raises ValueError for sources that say that they are of different versions."""
+        versions: Dict[str, int] = {}
+        samples: Dict[Tuple[str, int, int], Tuple[int, int]] = {}
+        for number, source in enumerate(self._sources):
+            if "version" in source:
+                versions.setdefault(str(source["version"]), number)
+            for (name, _, _, begin, end, _), sample in zip(source["shards"], source.get("samples", ())):
+                first, other = samples.setdefault((name, begin, end), (sample, number))
+                if first != sample:
+                    raise ValueError(f"{name}: {self._name(other)} and {self._name(number)} have different bytes: they are of different versions")
+        if len(versions) > 1:
+            (first_, one), (second, another), *_ = versions.items()
+            raise ValueError(f"{self._name(one)} is of version {first_}, and {self._name(another)} of version {second}")
 
     def _plan(self) -> Iterator[Piece]:
         held: Dict[str, List[Tuple[int, int, Any]]] = {}
@@ -323,6 +367,8 @@ class Target:
                 held.setdefault(offered[0], []).append((number, place, offered))
         for number, shard in enumerate(self._shards):
             holders = held.get(shard.name, [])
+            if not holders:
+                raise ValueError(f"no source has a tensor {shard.name}")
             for _, _, (_, dtype, shape, _, _, row) in holders:
                 if (dtype, tuple(shape), row) != (shard.dtype, tuple(shard.shape), shard.row):
                     raise ValueError(f"{shard.name}: {shard.dtype} {tuple(shard.shape)} is wanted, with {shard.row} bytes in a row, "
@@ -333,7 +379,7 @@ class Target:
             for begin, end in zip(rows, rows[1:]):
                 have = [(s, place, (begin - o[3]) * o[5]) for s, place, o in holders if o[3] <= begin and end <= o[4]]
                 if not have:
-                    raise ValueError(f"{shard.name}: no source has rows {begin} to {end - 1}")
+                    raise ValueError(f"{shard.name}: no source has rows {begin} to {end}")
                 start, length = (begin - shard.begin) * shard.row, (end - begin) * shard.row
                 for at in range(0, length, PIECE):
                     yield Piece(number, start + at, min(PIECE, length - at), tuple((s, r, o + at) for s, r, o in have))
@@ -341,12 +387,15 @@ class Target:
     def pull(self, *, verify: bool = False, progress: Optional[Callable[[int, int], None]] = None,
              arrived: Optional[Callable[[Shard, int, int], None]] = None) -> List[int]:
         """Reads everything, and returns how many bytes came from each source. Raises the last source's error when none is left
-        that has what is missing. `verify`: each piece is compared with a checksum that the source which sent it computes; if sources
-        have different bytes in the same rows, the pull mixes them all the same. The default is False, as both sides read all bytes
-        once more for it; that of `Checkpoints.load` is True, as disks may change what was saved.
+        that has what is missing. `verify`: each piece is compared with a checksum that the source which sent it computes; a source
+        of which one differs is `lost`, and all that it sent is read again from others. 4 KiB of each piece are compared with the
+        other sources that have it, too: a ValueError names two that have different bytes. The default is False, as both sides read
+        all bytes once more for it; that of `Checkpoints.load` is True, as disks may change what was saved. Without it, a
+        pull from sources that have different bytes in the same rows mixes them.
 
-        A pull that raises leaves what it has read, of any rows, in the buffers beside what was there before; a ValueError, of a
-        checksum that differs, leaves wrong bytes. The buffers are whole when a pull has returned.
+        A pull that raises leaves what it has read, of any rows, in the buffers beside what was there before; a ValueError, of
+        bytes that differ, leaves wrong ones. The buffers are whole when a pull has returned. `sent` says what came from
+        whom.
 
         `progress` is called with the bytes that were read, and all; `arrived` with each piece of a shard, by its offset and
         length. With `verify`, `progress` is also called for each checksum that came, and the bytes can become fewer: what a source
@@ -365,7 +414,7 @@ class Target:
                 with contextlib.suppress(WeftError):
                     self._connect(source)
         todo = list(range(len(self.pieces)))
-        read = [0] * len(self._sources)
+        came_from = self._came_from = {}
         there = 0
 
         def moved(batch: Sequence[int]) -> None:
@@ -378,14 +427,25 @@ class Target:
                 progress(there, self.total)
 
         while todo:
-            came_from = self._read(todo, moved)
-            todo = self._unconfirmed(came_from, moved) if verify else []
-            for piece in todo:
-                there -= self.pieces[piece].length
-                del came_from[piece]
-            for piece, source in came_from.items():
-                read[source] += self.pieces[piece].length
-        return read
+            self._read(todo, moved)
+            if verify:
+                open_ = self._unconfirmed(todo, moved)
+                todo = [number for number, source in came_from.items()
+                        if number in open_ or isinstance(self.lost.get(source), _WrongError)]
+            else:
+                todo = []
+            for number in todo:
+                there -= self.pieces[number].length
+                del came_from[number]
+        return self.sent
+
+    @property
+    def sent(self) -> List[int]:
+        """Bytes that the last pull has from each source, also if it has failed."""
+        sent = [0] * len(self._sources)
+        for number, source in self._came_from.items():
+            sent[source] += self.pieces[number].length
+        return sent
 
     def _connect(self, source: int) -> None:
         """Begins it."""
@@ -427,12 +487,11 @@ class Target:
                 raise next(why for source, why in reversed(list(self.lost.items())) if source in sources)
             queues.setdefault(min(have, key=lambda s: len(queues.get(s, ()))), deque()).append(number)
 
-    def _read(self, pieces: Sequence[int], moved: Callable[[Sequence[int]], None]) -> Dict[int, int]:
-        """Each piece, and the source that it came from."""
+    def _read(self, pieces: Sequence[int], moved: Callable[[Sequence[int]], None]) -> None:
+        """Notes of each the source that it came from."""
         queues: Dict[int, Deque[int]] = {}
         self._assign(pieces, queues)
         under_way: Deque[Tuple[int, List[int], Operation[Any]]] = deque()
-        came_from: Dict[int, int] = {}
         try:
             while any(queues.values()) or under_way:
                 for source in list(queues):
@@ -450,11 +509,10 @@ class Target:
                 except WeftError as error:
                     self._lose(source, batch, queues, error)
                 else:
-                    came_from.update((number, source) for number in batch)
+                    self._came_from.update((number, source) for number in batch)
                     moved(batch)
         finally:
             self._stop(operation for _, _, operation in under_way)
-        return came_from
 
     def _start(self, source: int, batch: Sequence[int]) -> Operation[Any]:
         remotes, entries = self._connected(source), []
@@ -479,34 +537,40 @@ class Target:
             except WeftError:
                 pass
 
-    def _unconfirmed(self, came_from: Dict[int, int], moved: Callable[[Sequence[int]], None]) -> List[int]:
-        """Pieces whose source has died before it said what their checksum is. Raises ValueError if one differs. `moved` is called
-        with none after each answer: an exception of `progress` ends this, too."""
-        asked: Dict[int, int] = {}
-        left = iter(came_from.items())
+    def _unconfirmed(self, pieces: Sequence[int], moved: Callable[[Sequence[int]], None]) -> Set[int]:
+        """Of these pieces, those whose source has not confirmed them: it was lost before, or is now, as it has other bytes. Raises
+        ValueError if two sources differ. `moved` is called with none after each answer: an exception of `progress` ends this, too."""
+        came_from = self._came_from
+        #: By the question: a piece, who was asked for it, and whether for all of it or for a sample.
+        asked: Dict[int, Tuple[int, int, bool]] = {}
+        left = ((number, source, source == came_from[number]) for number in pieces for source, _, _ in self.pieces[number].sources
+                if source == came_from[number] or source in self._remotes)
+
+        def part(number: int, whole: bool) -> Tuple[int, int]:
+            return (0, self.pieces[number].length) if whole else middle(self.pieces[number].length)
 
         def ask() -> None:
-            for number, source in left:
+            for number, source, whole in left:
                 if source in self.lost:
                     continue
-                piece = self.pieces[number]
-                place, offset = next((r, o) for s, r, o in piece.sources if s == source)
+                place, offset = next((r, o) for s, r, o in self.pieces[number].sources if s == source)
+                begin, length = part(number, whole)
                 # Of this question alone: a source that was lost may still answer an earlier one.
                 question = next(self._questions)
                 try:
-                    self._peers[source].send(json.dumps([question, place, offset, piece.length]).encode())
+                    self._peers[source].send(json.dumps([question, place, offset + begin, length]).encode())
                 except WeftError as error:
                     self.lost.setdefault(source, error.with_traceback(None))
                     continue
-                asked[question] = number
+                asked[question] = number, source, whole
                 if len(asked) >= QUESTIONS:
                     break
 
-        open_ = dict.fromkeys(came_from)
+        open_, differing = set(pieces), []
         until = time.monotonic() + self._timeout
         while True:
             # No answer of a lost one is waited for.
-            for question in [q for q, number in asked.items() if came_from[number] in self.lost]:
+            for question in [q for q, (_, source, _) in asked.items() if source in self.lost]:
                 del asked[question]
             if len(asked) < QUESTIONS:
                 ask()
@@ -514,8 +578,8 @@ class Target:
                 break
             event = self._endpoint.wait_event(max(until - time.monotonic(), 0))
             if event is None:  # silent: read from others
-                for number in asked.values():
-                    self.lost.setdefault(came_from[number], TimeoutError(f"the source has sent no checksum for {self._timeout} s"))
+                for _, source, _ in asked.values():
+                    self.lost.setdefault(source, TimeoutError(f"the source has sent no checksum for {self._timeout} s"))
                 until = time.monotonic() + self._timeout
                 continue
             if isinstance(event, PeerDown):
@@ -524,17 +588,26 @@ class Target:
                         self.lost.setdefault(source, ConnectionError(event.reason))
             elif isinstance(event, Message):
                 question, theirs = json.loads(event.data)
-                if question not in asked or self._peers[came_from[asked[question]]] != event.peer:
+                if question not in asked or self._peers[asked[question][1]] != event.peer:
                     continue  # too late: it is read from another source
-                number = asked.pop(question)
-                piece = self.pieces[number]
+                number, source, whole = asked.pop(question)
+                piece, (begin, length) = self.pieces[number], part(number, whole)
                 shard = self._shards[piece.shard]
-                if checksum(shard.buffer, piece.offset, piece.length) != theirs:
-                    raise ValueError(f"{shard.name}: what was read from source {came_from[number]} is not what it has")
-                del open_[number]
                 until = time.monotonic() + self._timeout
+                if checksum(shard.buffer, piece.offset + begin, length) != theirs:
+                    if whole:
+                        self.lost[source] = _WrongError(f"{shard.name}: what was read from {self._name(source)} is not what it has")
+                        continue
+                    differing.append((number, source))
+                elif whole:
+                    open_.discard(number)
                 moved(())
-        return list(open_)
+        for number, source in differing:
+            # What a wrong one has sent is read again.
+            if not any(isinstance(self.lost.get(one), _WrongError) for one in (source, came_from[number])):
+                raise ValueError(f"{self._shards[self.pieces[number].shard].name}: {self._name(came_from[number])} and {self._name(source)} "
+                                 "have different bytes: they are of different versions")
+        return open_
 
     def close(self) -> None:
         """Releases everything, and closes the endpoint if it is its own."""
@@ -661,41 +734,77 @@ def place_of(text: str) -> Tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
-def answer_at(listen: Tuple[str, int], doing: str, answer: bytes) -> None:
-    """Gives every process that connects the same answer, for ever."""
+def seconds_of(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise ValueError(text)
+    return seconds
+
+
+def answer_at(listen: Tuple[str, int], doing: str, answer: Callable[[], bytes]) -> None:
+    """Gives every process that connects an answer, for ever."""
     with socket.create_server(listen, family=socket.AF_INET6 if ":" in listen[0] else socket.AF_INET) as server:
         host, port = server.getsockname()[:2]
         every = " for every host, at each address of this one,"
-        reached = {LOOPBACK: " for this host alone (--listen 0.0.0.0:PORT: for every host)", "0.0.0.0": every, "::": every}
+        reached = {LOOPBACK: " for this host alone (--listen 0.0.0.0:PORT: for every host), though the endpoint listens on its rails,", "0.0.0.0": every, "::": every}
         print(f"{doing}{reached.get(host, '')} at {host}:{port}", flush=True)
         while True:
             connection, _ = server.accept()
             with connection:
                 connection.settimeout(PATIENCE)
                 try:
-                    connection.sendall(answer)
+                    connection.sendall(answer())
                 except OSError as error:
-                    print(f"a process that asked left: {error}", file=sys.stderr)
+                    print(f"a process that asked got nothing: {error}", file=sys.stderr)
 
 
-def answer_of(place: Tuple[str, int], needs: str) -> bytes:
-    """What is answered there: JSON with that key."""
+def text_of(place: Tuple[str, int]) -> str:
+    return f"[{place[0]}]:{place[1]}" if ":" in place[0] else f"{place[0]}:{place[1]}"
+
+
+def answer_of(place: Tuple[str, int], *needs: str) -> bytes:
+    """What is answered there: JSON with one of these keys. Errors name the source or store by where it was asked."""
     with socket.create_connection(place, timeout=PATIENCE) as connection:
-        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-    if needs not in json.loads(answer):
-        raise ValueError(f"it has no {needs}: it is something else, or of another version")
-    return answer
+        said = json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
+    if not isinstance(said, dict) or not any(key in said for key in needs):
+        raise ValueError(f"it has no {' or '.join(needs)}: it is something else, or of another version")
+    return json.dumps({**said, "from": text_of(place)}).encode()
 
 
-def _serve(listen: Tuple[str, int], files: Sequence[str], direct: bool) -> None:
+def manifest_of(place: str) -> bytes:
+    """The manifest of the `Source`, `Store` or `Slab` of a command that listens at `place`, "HOST:PORT". Errors of what is made of it
+    name it so. Raises OSError where nothing answers within 10 s, ValueError where something else does."""
+    return answer_of(place_of(place), *KINDS)
+
+
+def _serve(listen: Tuple[str, int], files: Sequence[str], direct: bool, version: Optional[str]) -> None:
     shards = [shard for path in files for shard in shards_of(path, direct)]
     names = [shard.name for shard in shards]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{name} is in several of the files")
     headers = [base64.b64encode(header_of(path)).decode() for path in files]
-    with Source(shards, **(DIRECT if direct else {})) as source:
-        answer_at(listen, "serving", json.dumps({**json.loads(source.manifest()), "headers": headers}).encode())
+    with Source(shards, version=version, **(DIRECT if direct else {})) as source:
+        served = {path: os.stat(path) for path in files}
+        written: Dict[str, int] = {}
+        samples: List[int] = []
+
+        def answer() -> bytes:
+            nonlocal samples
+            before = dict(written)
+            for path, first in served.items():
+                with contextlib.suppress(FileNotFoundError):
+                    now = os.stat(path)
+                    if os.path.samestat(now, first):  # else what is served has no name any longer
+                        if now.st_size < first.st_size:
+                            raise OSError(f"{path} has become shorter")
+                        written[path] = now.st_mtime_ns
+            if written != before:
+                samples = source.samples()
+            return json.dumps({**json.loads(source.manifest()), "headers": headers, "samples": samples}).encode()
+
+        answer()
+        answer_at(listen, "serving", answer)
 
 
 def part_of(tensors: Dict[str, Tensor], part: int, parts: int) -> Dict[str, Tuple[Tensor, int, int]]:
@@ -707,16 +816,16 @@ def part_of(tensors: Dict[str, Tensor], part: int, parts: int) -> Dict[str, Tupl
     return {name: (files[name], *cut[name]) for name in tensors}
 
 
-def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, verify: bool, direct: bool) -> None:
+def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, verify: bool, direct: bool, timeout: float = 60) -> None:
     manifests, headers, failed, places = [], [], None, []
     for place in sources:
         try:
             manifests.append(answer_of(place, "headers"))
         except (OSError, ValueError) as error:
-            failed = f"{place[0]}:{place[1]} offers nothing: {error}"
+            failed = f"{text_of(place)} offers nothing: {error}"
             print(failed, file=sys.stderr)
             continue
-        places.append(f"{place[0]}:{place[1]}")
+        places.append(text_of(place))
         headers += [h for h in json.loads(manifests[-1])["headers"] if h not in headers]
     if not manifests:
         raise ConnectionError(f"no source is left; {failed}")
@@ -729,19 +838,27 @@ def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, v
         whole.update(tensors)
         metadata.update(more)
     cut = part_of(whole, part, parts)
+
+    def came_from_each(out: Optional[TextIO] = None) -> None:
+        for number, name in enumerate(places):
+            print(f"{name}: {target.sent[number]} bytes{f', then lost: {target.lost[number]}' if number in target.lost else ''}", file=out)
+
     header = texts[0] if len(texts) == 1 and parts == 1 else header_for({name: t for name, (t, _, _) in cut.items()}, metadata)
     with replacing(out) as unfinished:
         shards = [shard._replace(shape=whole[shard.name].shape, begin=cut[shard.name][1], end=cut[shard.name][2])
                   for shard in create(unfinished, header, direct)]
-        with Target(shards, manifests, **(DIRECT if direct else {})) as target, shown(", comparing checksums" if verify else "") as progress:
+        with Target(shards, manifests, timeout=timeout, **(DIRECT if direct else {})) as target, shown(", comparing checksums" if verify else "") as progress:
             began = time.monotonic()
-            read = target.pull(verify=verify, progress=progress)
+            try:
+                target.pull(verify=verify, progress=progress)
+            except (OSError, ValueError, WeftError):
+                came_from_each(sys.stderr)
+                raise
             seconds = time.monotonic() - began
     print(f"{len(shards)} tensors, {target.total} bytes, {seconds:.2f} s, {target.total / max(seconds, math.ulp(1)) / 1e9:.2f} GB/s")
     if len(sources) == 1:
         return
-    for number, name in enumerate(places):
-        print(f"{name}: {read[number]} bytes{f', then lost: {target.lost[number]}' if number in target.lost else ''}")
+    came_from_each()
     lost = len(sources) - len(places) + len(target.lost)
     if lost:
         print(f"{lost} of {len(sources)} sources {'was' if lost == 1 else 'were'} lost", file=sys.stderr)
@@ -764,6 +881,7 @@ def main() -> None:
     serve.add_argument("--listen", type=place_of, default=(LOOPBACK, 0), metavar="[HOST:]PORT",
                        help="0.0.0.0 is every address of this host; without HOST, this host alone reaches it")
     serve.add_argument("--direct", action="store_true", help="read the files for each target, and hold none of them in memory")
+    serve.add_argument("--version", metavar="TEXT", help="of the files, as any text: a pull from sources with different ones is refused")
     serve.add_argument("files", nargs="+", metavar="FILE")
     pull = commands.add_parser("pull", help="writes what sources have, or a part of it, into a file")
     pull.add_argument("--from", dest="sources", type=place_of, action="append", required=True, metavar="HOST:PORT",
@@ -771,16 +889,19 @@ def main() -> None:
                            "has not sent is read from the others")
     pull.add_argument("--out", required=True, metavar="FILE", help="is replaced when everything is there; until then FILE.PID.unfinished")
     pull.add_argument("--shard", default="0/1", metavar="I/N", help="rows of part I of N of each tensor")
-    pull.add_argument("--verify", action="store_true", help="compare checksums with the sources")
+    pull.add_argument("--verify", action="store_true", help="compare checksums of all bytes with the sources that sent them, and 4 KiB of each 8 MiB with the others; without it, sources are "
+                           "compared by --version and 4 KiB of each tensor when the pull begins")
+    pull.add_argument("--timeout", type=seconds_of, default=60.0, metavar="SECONDS",
+                      help="in which a source has to connect, to answer, and to send up to 64 MiB, else it is lost (default: 60)")
     pull.add_argument("--direct", action="store_true", help="write the file past the page cache")
     given = parser.parse_args()
     undo_at_signals()
     try:
         if given.command == "serve":
-            _serve(given.listen, given.files, given.direct)
+            _serve(given.listen, given.files, given.direct, given.version)
         else:
             part, parts = map(int, given.shard.split("/"))
-            _pull(given.sources, given.out, part, parts, given.verify, given.direct)
+            _pull(given.sources, given.out, part, parts, given.verify, given.direct, given.timeout)
     except (OSError, ValueError, WeftError) as error:
         sys.exit(f"{given.command}: {error}")
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ def _store(given: Any) -> None:
     # Each file that is read or written has a descriptor.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with Store(given.folder, keep=given.keep) as store:
-        answer_at(given.listen, f"keeping checkpoints in {store.folder}", store.manifest())
+        answer_at(given.listen, f"keeping checkpoints in {store.folder}", store.manifest)
 
 
 def _save(checkpoints: Checkpoints, given: Any) -> None:
