@@ -257,7 +257,7 @@ def measured():
 
 def live(pipe, number, warmup):
     """One of the four processes: servers, clients that stay, and a brief one each second but the tenth. A server remembers the
-    last 1,024 peers that ended; more clients connect and close in the warm-up, so that each has had 1,400 by its end."""
+    last 1,024 peers that ended, with what they had; so that these are alike when it is judged, each has some 1,400 in the warm-up."""
     servers = [Server(fabric) for fabric in FABRICS]
     pipe.send([server.endpoint.address for server in servers])
     addresses = pipe.recv()  # of each process, for each fabric
@@ -281,7 +281,9 @@ def live(pipe, number, warmup):
         brief.close()
         moved += brief.moved
         for _ in range(5 * (second < warmup)):
-            Client(FABRICS[fabric], [addresses[random.choice(others)][fabric]]).close()
+            one = Client(FABRICS[fabric], [addresses[random.choice(others)][fabric]])
+            one.round()
+            one.close()
 
 
 def be_killed(addresses):
