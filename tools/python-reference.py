@@ -40,6 +40,7 @@ SECTIONS = {
 MODULES = {
     "weights": ["Source", "Target", "Shard", "FileRange", "manifest_of", "shards_of", "create"],
     "checkpoint": ["Store", "Checkpoints", "Saving", "Step", "StoreError", "ChangedError"],
+    "checkpoint.dcp": ["WeftWriter", "WeftReader"],
     "slab": ["Slab", "Slots"],
 }
 missing = []
@@ -201,8 +202,9 @@ def entry(module, name, public, links, prefix=""):
     if isinstance(node, ast.FunctionDef):
         yield f"\n```python\n{signature(there, node, name)}\n```\n\n{markdown(said_of(node, prefix + name), links)}\n"
         return
-    begin = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
-    kinds = [base for base in (ast.get_source_segment(there.text, base) for base in node.bases) if base != "Transfers"]
+    made_by = [kind for _, kind in bases(there, node, public)] if prefix else [node]
+    begin = next((item for kind in made_by for item in kind.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
+    kinds = [base for base in (ast.get_source_segment(there.text, base) for base in node.bases) if base != "Transfers" and base[0] != "_"]
     made = [f"class {name}({', '.join(kinds)})" if kinds else f"class {name}"]
     if begin is not None and (name in {"Endpoint", "Parts"} or prefix):
         made.append(signature(there, begin, name).rpartition(" -> ")[0])
@@ -214,7 +216,8 @@ def entry(module, name, public, links, prefix=""):
     for base, kind in list(bases(there, node, public))[1:]:
         if kind.name == "Transfers":
             yield f"\n{markdown(ast.get_docstring(kind).partition(chr(10) * 2)[2], links)}\n"
-    fields, calls = members(there, node, prefix + name, public)
+    # What another package calls is described there.
+    fields, calls = ([], []) if prefix == "checkpoint.dcp." else members(there, node, prefix + name, public)
     if fields:
         yield "\n" + "".join(f"- `{field}`" + (f": {' '.join(markdown(said, links).split())}" if said else "") + "\n" for field, said in fields)
     for call, line, said in calls:
@@ -231,15 +234,15 @@ def made():
     links = {name: name.lower() for names in [*sections.values(), *MODULES.values()] for name in names}
     out = [TOP, "\n"]
     out += [f"- {title}: " + ", ".join(f"[{name}](#{name.lower()})" for name in section) + "\n" for title, section in sections.items()]
-    out += [f"- [libweft.{module}](#libweft{module}): " + ", ".join(f"[{name}](#{name.lower()})" for name in section) + "\n"
+    out += [f"- [libweft.{module}](#libweft{module.replace('.', '')}): " + ", ".join(f"[{name}](#{name.lower()})" for name in section) + "\n"
             for module, section in MODULES.items()]
     for title, section in sections.items():
         out.append(f"\n## {title}\n")
         for name in section:
             out += entry(package, name, names, links)
     for name, section in MODULES.items():
-        path = os.path.join(SOURCE, f"{name}.py")
-        module = loaded(path if os.path.exists(path) else os.path.join(SOURCE, name, "__init__.py"))
+        path = os.path.join(SOURCE, *name.split("."))
+        module = loaded(f"{path}.py" if os.path.exists(f"{path}.py") else os.path.join(path, "__init__.py"))
         out.append(f"\n## libweft.{name}\n\n{markdown(said_of(module.tree, name), {})}\n")
         for item in section:
             out += entry(module, item, names | set(section), links, f"{name}.")

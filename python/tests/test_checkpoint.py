@@ -327,7 +327,7 @@ class Saves(unittest.TestCase):
         with open(path, "r+b") as file:
             file.seek(-3 - 60 * ROW - 1, os.SEEK_END)  # in row 439
             file.write(b"\xff")
-        self.assertEqual(rank.verify(), [f"{path.name}: w"])
+        self.assertEqual(rank.verify(), [f"manifests[0]: {path.name}: w"])
         for begin, end in ((0, ROWS), (430, 450), (ROWS - 1, ROWS)):  # the last is of the same piece
             with self.assertRaisesRegex(ChangedError, "step 1: w: .* are not what was saved"):
                 rank.load([empty(begin, end)])
@@ -454,7 +454,7 @@ class Saves(unittest.TestCase):
             return subprocess.run([*command, name, *places, *more], check=True, stdout=subprocess.PIPE, text=True).stdout
 
         run("save", "--step", "4", "--copies", "2", str(given))
-        self.assertIn("step 4: 1 files", run("list"))
+        self.assertRegex(run("list"), "step 4: 1 file, .* bytes, 2 copies of each\n")
         self.assertIn("is what was saved", run("verify"))
         run("load", "--out", str(self.folder / "out"))
         self.assertEqual((self.folder / "out").read_bytes()[-30416:], given.read_bytes()[-30416:])
@@ -462,8 +462,17 @@ class Saves(unittest.TestCase):
         stores[0].wait()
         with self.assertRaises(subprocess.CalledProcessError):
             run("save", "--step", "5", str(given))
+        for name, said in (("list", "1 copy of each"), ("verify", "all of it that is on the stores that answer is what was saved")):
+            done = subprocess.run([*command, name, *places], stdout=subprocess.PIPE, text=True)
+            self.assertEqual((done.returncode, said in done.stdout), (3, True), done)
         run("load", "--step", "4", "--shard", "1/2", "--out", str(self.folder / "part"))
         self.assertEqual((self.folder / "part").read_bytes()[4096:4096 + 51 * 300], given.read_bytes()[-30416 + 50 * 300:][:51 * 300])
+        damaged = max(self.folder.glob("store1/4/rank*"), key=os.path.getsize)
+        with open(damaged, "r+b") as file:
+            file.seek(4096)
+            file.write(bytes(16))
+        done = subprocess.run([*command, "verify", *places], stdout=subprocess.PIPE, text=True)
+        self.assertEqual((done.returncode, done.stdout), (1, f"{places[3]}: {damaged.name}: a\n"))
 
     def test_a_file_stays_until_another_is_loaded(self) -> None:
         out = self.folder / "out"

@@ -107,6 +107,12 @@ class Lanes(Pair):
         text = libweft.lib.weft_status_text(down.status).decode()
         self.assertEqual((down.reason.count(text), repr(down).count(text)), (1, 1), repr(down))
 
+    def test_an_end_that_was_wanted_is_no_success(self) -> None:
+        self.peer.disconnect()
+        down = next_event(self.here, libweft.PeerDown)
+        self.assertEqual(down.status, 0)
+        self.assertRegex(down.reason, "^peer .* this endpoint has disconnected it")
+
     def test_an_event_has_its_error(self) -> None:
         local, remote = self.memories(bytearray(8), bytearray(8))
         self.here.write(local, remote, notify=1).wait(20)

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from enum import IntEnum, IntFlag
 from types import TracebackType
-from typing import IO, Any, AsyncIterator, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar, Union, cast
+from typing import IO, Any, AsyncGenerator, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar, Union, cast
 
 from . import c
 from ._buffers import Buffer, is_pair
@@ -51,7 +51,8 @@ class Idle(IntEnum, metaclass=PlainEnum):
 
 
 class Access(IntFlag, metaclass=PlainEnum):
-    """The allowed uses of memory. LOCAL, which excludes the others: only this process. GRANTED: only under grants."""
+    """The allowed uses of memory. LOCAL, which excludes the others: only this process. GRANTED: only under grants, for what is added:
+    REMOTE_WRITE or REMOTE_READ; neither: both."""
 
     DEFAULT = 0
     REMOTE_WRITE = c.ACCESS_REMOTE_WRITE
@@ -269,7 +270,7 @@ class Endpoint(Transfers):
             if event is not None:
                 return event
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event, None]:
         """All events, until the endpoint is shut down. A peer that sends messages has to wait while the
         program does not take them."""
         while True:

@@ -54,13 +54,13 @@ class PeerDown:
 
     @property
     def reason(self) -> str:
-        """The status as text, and what is known of the cause: the addresses and what each answered."""
+        """What is known of the cause: the addresses and what each answered; behind the status as text, where that is an error."""
         status = str(quick.weft_status_text(self.status).decode())
         try:
             why = self.peer.reason()
         except WeftError:
             return status  # 256 others have ended since, or the endpoint is closed
-        return why if status in why else f"{status}: {why}"
+        return why if self.status == 0 or status in why else f"{status}: {why}"
 
     @property
     def error(self) -> Optional[WeftError]:

@@ -88,7 +88,7 @@ class Memory:
     def deregister(self) -> None:
         """Deregisters the memory: when this has returned, no late write lands. Blocks for a round
         trip to the peers that imported it, at most 2 s (in asyncio: `asyncio.to_thread`). Raises BusyError
-        while own transfers use it. Repeating the call is harmless."""
+        while own transfers use it, or it has grants: revoke these first. Repeating the call is harmless."""
         with self._lock:
             if not self.handle:
                 return

@@ -24,7 +24,8 @@ class Operation(Pending, Generic[T]):
     with or without a waiting thread, and ends by its deadline. A task that is
     canceled while it awaits one cancels the operation, too, and gets its CancelledError once the
     operation has ended: the memory can be used again then. So `asyncio.wait_for` does with a
-    transfer that is late (use `asyncio.shield` if it should go on).
+    transfer that is late (use `asyncio.shield` if it should go on). `asyncio.gather` of several raises when the first of them
+    has ended, and the memory of the others is in use: with `return_exceptions=True` it waits for all.
     """
 
     __slots__ = ("__weakref__",)

@@ -33,6 +33,9 @@ from .peer import Peer
 from .transfers import Side
 
 
+__all__ = ["Slab", "Slots"]
+
+
 class _Grant(NamedTuple):
     """What a peer may reach. `keys`: those that it writes; a reader's are none."""
 

@@ -56,6 +56,8 @@ from .operation import Operation
 from .peer import Peer
 from .transfers import Entry
 
+__all__ = ["Source", "Target", "Shard", "FileRange", "manifest_of", "shards_of", "create"]
+
 #: What is read from one source at a time is cut into pieces of this many bytes, and is lost at most when it dies.
 PIECE = 8 << 20
 #: Files move over these.

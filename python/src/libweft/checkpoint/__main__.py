@@ -46,13 +46,14 @@ def _load(checkpoints: Checkpoints, given: Any) -> None:
 
 def _list(checkpoints: Checkpoints, _: Any) -> None:
     for step in checkpoints.steps():
+        copies = f", {step.copies} {'copy' if step.copies == 1 else 'copies'} of each" if step.copies else ""
         lacks = f", {len(step.missing)} files are on no store that is there" if step.missing else ""
-        print(f"step {step.step}: {len(step.files)} files, {sum(step.files.values())} bytes{lacks}")
+        print(f"step {step.step}: {len(step.files)} {'file' if len(step.files) == 1 else 'files'}, {sum(step.files.values())} bytes{copies}{lacks}")
 
 
 def _verify(checkpoints: Checkpoints, given: Any) -> None:
     bad: List[str] = checkpoints.verify(given.step)
-    print("\n".join(bad) or "all of it is what was saved")
+    print("\n".join(bad) or f"all of it {'that is on the stores that answer ' if given.absent else ''}is what was saved")
     if bad:
         sys.exit(1)
 
@@ -66,18 +67,22 @@ def main() -> None:
     store.add_argument("folder", metavar="FOLDER")
     others = {
         "save": (_save, "saves files of safetensors as a step"), "load": (_load, "writes a step, or a part of it, into a file"),
-        "list": (_list, "lists the steps"), "verify": (_verify, "has the stores compare a step with its checksums"),
+        "list": (_list, "lists the steps; ends with 3 if a store does not answer"),
+        "verify": (_verify, "has the stores compare a step with its checksums; ends with 1 if something differs, else with 3 if a store does not answer"),
     }
     for name, (_, text) in others.items():
         command = commands.add_parser(name, help=text)
-        command.add_argument("--store", dest="stores", type=place_of, action="append", required=True, metavar="HOST:PORT", help="each of them")
+        command.add_argument("--store", dest="stores", type=place_of, action="append", required=True, metavar="HOST:PORT",
+                             help="a store; give it again for each further one")
         if name != "list":
-            command.add_argument("--step", type=int, required=name == "save", metavar="N", help="default: the last one")
+            command.add_argument("--step", type=int, required=name == "save", metavar="N",
+                                 help="the number of the step" if name == "save" else "default: the last one")
         if name == "save":
             command.add_argument("--copies", type=int, default=1, metavar="N", help="on how many stores each byte is")
             command.add_argument("files", nargs="+", metavar="FILE")
         if name == "load":
-            command.add_argument("--out", required=True, metavar="FILE")
+            command.add_argument("--out", required=True, metavar="FILE",
+                                 help="a file of safetensors, which is replaced when everything is there")
             command.add_argument("--shard", default="0/1", metavar="I/N", help="rows of part I of N of each tensor")
     given = parser.parse_args()
     undo_at_signals()
@@ -100,7 +105,14 @@ def main() -> None:
                 last = checkpoints.steps()[-1:]
                 if last and last[0].missing:
                     raise ConnectionError(f"step {last[0].step}, the last one, is not whole without these stores: --step takes an older one")
+            looks = given.command in ("list", "verify")
+            for absent in checkpoints._absent() if looks else ():
+                failed.append(str(absent))
+                print(absent, file=sys.stderr)
+            given.absent = failed
             others[given.command][0](checkpoints, given)
+            if looks and failed:
+                sys.exit(3)
     except (OSError, ValueError, WeftError) as error:
         sys.exit(f"{given.command}: {error}")
     except KeyboardInterrupt:

@@ -110,12 +110,14 @@ def number_of(step: Any) -> int:
 
 
 class Step(NamedTuple):
-    """A step of which some store has a manifest. `files`: their sizes; `missing`: those that no store has that is there."""
+    """A step of which some store has a manifest. `files`: their sizes; `missing`: those that no store has that is there;
+    `copies`: on how many stores that are there each file is at least."""
 
     step: int
     number: int
     files: Dict[str, int]
     missing: List[str]
+    copies: int = 0
 
 
 class Checkpoints:
@@ -148,7 +150,10 @@ class Checkpoints:
         #: This one's number.
         self.rank = rank
         self._ranks, self._copies, self._timeout = ranks, copies, timeout
-        addresses = [base64.b64decode(said["checkpoints"]) for said in weights.said_by(stores, "checkpoints")]
+        said = weights.said_by(stores, "checkpoints")
+        addresses = [base64.b64decode(one["checkpoints"]) for one in said]
+        #: Where they were asked for their manifests, as far as that is known.
+        self._places: List[Optional[str]] = [one.get("from") for one in said]
         self._endpoint = Endpoint(**{**weights.DIRECT, **options})
         self._calls = Calls(self._endpoint)
         self._last: Optional[Saving] = None
@@ -205,11 +210,11 @@ class Checkpoints:
                     self._raise(store, error)
             raise
 
-    @staticmethod
-    def _raise(store: int, error: Exception) -> NoReturn:
+    def _raise(self, store: int, error: Exception) -> NoReturn:
         """The same kind of error, which names the store."""
         kind: Type[StoreError] = _Lost if isinstance(error, ConnectionError) else _Late if isinstance(error, TimeoutError) else StoreError
-        number, text = getattr(error, "errno", None), f"the store of manifests[{store}]: {getattr(error, 'strerror', None) or error}"
+        number, text = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
+        text = f"the store of manifests[{store}]{f', {self._places[store]}' if self._places[store] else ''}: {text}"
         named = kind(number, text) if number else kind(text)
         named.store = store
         raise named from error
@@ -347,6 +352,12 @@ class Checkpoints:
         answers = {store: self._call(store, "steps") for store in range(self._count)} if needed else self._answers("steps", failed=failed)
         return {store: {step: (manifest, files) for step, manifest, files in there} for store, there in answers.items()}
 
+    def _absent(self) -> List[StoreError]:
+        """Of the stores that do not answer."""
+        failed: List[StoreError] = []
+        self._everywhere(failed=failed)
+        return failed
+
     def steps(self) -> List[Step]:
         """The checkpoints, the last one last; with those of which a part is on no store that is there (`missing`)."""
         return self._steps(self._everywhere())
@@ -358,9 +369,10 @@ class Checkpoints:
             for step, (manifest, _) in there.items():
                 if manifest and (step not in steps or steps[step].number < manifest["number"]):
                     files = manifest["files"]
-                    missing = [name for name in files if not any(
-                        other.get(step, (None, {}))[1].get(name) == files[name] for other in everywhere.values())]
-                    steps[step] = Step(step, manifest["number"], files, missing)
+                    copies = {name: sum(other.get(step, (None, {}))[1].get(name) == files[name] for other in everywhere.values())
+                              for name in files}
+                    missing = [name for name in files if not copies[name]]
+                    steps[step] = Step(step, manifest["number"], files, missing, min(copies.values(), default=0))
         return [steps[step] for step in sorted(steps)]
 
     def _step(self, step: Optional[int]) -> Step:
@@ -504,14 +516,15 @@ class Checkpoints:
             _Check(edge.shard, *here, weights.checksum(whole.buffer, edge.low - edge.begin * whole.row, here[1])).run()
 
     def verify(self, step: Optional[int] = None) -> List[str]:
-        """Has the stores read a step again. Returns the files that are not what was saved, with their tensors; of copies all
-        are looked at that are on stores which answer."""
+        """Has the stores read a step again. Returns what is not what was saved: store, file and tensor, as "HOST:PORT: rank0-0....: w"
+        where the store's manifest is of `manifest_of`, else "manifests[1]: ...". Of copies all are looked at that are on stores
+        which answer."""
         found, bad = self._step(step), []
         everywhere = self._everywhere()
         for store, there in everywhere.items():
             for name, size in there.get(found.step, (None, {}))[1].items():
                 if name in found.files:
-                    bad += [f"{name}: {key}" for key in self._call(store, "check", size, step=found.step, file=name)]
+                    bad += [f"{self._places[store] or f'manifests[{store}]'}: {name}: {key}" for key in self._call(store, "check", size, step=found.step, file=name)]
         return bad
 
     def close(self) -> None:

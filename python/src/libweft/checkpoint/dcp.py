@@ -6,8 +6,8 @@
     dcp.save(state, storage_writer=writer, checkpoint_id="1000")    # also dcp.async_save, in a thread
     dcp.load(state, storage_reader=WeftReader(manifests))           # the last one; checkpoint_id="1000": that one
 
-`checkpoint_id` is the number of a step: the stores' folders are of one run. As with PyTorch's own reader, objects that are no tensors are
-unpickled: load what you trust.
+`checkpoint_id` is the number of a step: the stores' folders are of one run. As with PyTorch's own reader, objects that are no
+tensors are unpickled: load what you trust.
 """
 # mypy: disable-error-code="import-not-found,misc,no-any-return"
 
