@@ -253,6 +253,15 @@ class Saves(unittest.TestCase):
                 self.assertEqual((caught.exception.store, isinstance(caught.exception, ConnectionError)), (1, True))
                 self.assertEqual(pickle.loads(pickle.dumps(caught.exception)).store, 1)
 
+    def test_a_load_says_which_store_it_has_lost(self) -> None:
+        stores, manifests = self.stores(2)
+        rank = self.rank(manifests)
+        rank.save(1, [shard(0, ROWS)]).wait(60)
+        with unittest.mock.patch("libweft.weights.PIECE", ROW), \
+                self.assertRaisesRegex(StoreError, r"the store of manifests\[1\]: ") as caught:
+            rank.load([empty(0, ROWS)], 1, progress=lambda *_: stores[1].close())
+        self.assertEqual(caught.exception.store, 1)
+
     def test_copies_are_loaded_by_those_who_never_reached_the_other_store(self) -> None:
         stores, manifests = self.stores(2)
         self.rank(manifests, copies=2).save(1, [shard(0, ROWS)]).wait(60)

@@ -422,7 +422,7 @@ class Weights(unittest.TestCase):
                 pathlib.Path(name).write_bytes(b"new")
             self.assertEqual((sorted(os.listdir(folder)), out.is_symlink(), out.read_bytes()), (["in", "out"], True, b"new"))
 
-    def test_a_pull_says_how_far_it_is_and_who_sent_what(self) -> None:
+    def test_a_pull_says_how_far_it_is_and_what_came_from_where(self) -> None:
         processes, manifests = self.sources(*[[(0, ROWS)]] * 2)
         places = [self.offered(manifest) for manifest in manifests]
         os.kill(processes[1][0].pid, signal.SIGKILL)

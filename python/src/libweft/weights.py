@@ -173,7 +173,7 @@ def checksum(buffer: Any, offset: int, length: int, before: int = 0) -> int:
 
 
 def middle(length: int) -> Tuple[int, int]:
-    """Where a sample of so many bytes begins, and its length."""
+    """Where the sample of bytes of this length begins, and its own length."""
     of_sample = min(SAMPLE, length)
     return (length - of_sample) // 2, of_sample
 

@@ -496,8 +496,10 @@ class Checkpoints:
             try:
                 target.pull(progress=progress, arrived=arrived)
             except PeerError as error:
-                number = next(number for number, why in target.lost.items() if why is error)
-                self._raise(list(offers)[number], error)
+                for number, store in enumerate(offers):
+                    if target.lost.get(number) is error:
+                        self._raise(store, error)
+                raise
             for done in checking:
                 done.result()
         for check in wholes.values():
