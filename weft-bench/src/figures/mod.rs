@@ -116,9 +116,12 @@ impl Bench {
     }
 }
 
-/// The source tree.
+/// The source tree that the working folder or this program is in; the working folder otherwise. Not the one of the build: its
+/// name would make the program differ from folder to folder.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    let places = [std::env::current_dir(), std::env::current_exe()];
+    let mut around = places.iter().flatten().flat_map(|place| place.ancestors());
+    around.find(|folder| folder.join("weft-bench/Cargo.toml").is_file()).unwrap_or(Path::new(".")).to_owned()
 }
 
 /// The folder of this program, and of the library.
