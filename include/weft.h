@@ -793,10 +793,12 @@ weft_status weft_memory_export(const weft_memory *memory,
 
     Blocks for a round trip to the slowest importer; one that does not answer
     within 2 seconds is disconnected (PEER_DOWN with `WEFT_ERR_PEER_LOST`). With
-    manual progress keep polling until the peers have deregistered, too.
+    manual progress keep polling until the peers have deregistered, too. Waits up
+    to 100 ms for what ended early and is being put away.
 
     Errors: `WEFT_ERR_BUSY` (own transfers or grants use it: poll, revoke, try
-    again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT`
+    again; over host also what ended early at a process that is stopped, until
+    it goes on or is down), `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT`
     (a provider does not return). After the last two NICs may still use it: do
     not free it; call again, or shut down (which waits for a disk, too). */
 WEFT_API
@@ -820,8 +822,9 @@ weft_status weft_remote_memory_import(weft_endpoint *endpoint,
                                       size_t descriptor_len,
                                       weft_remote_memory **remote);
 
-/** Gives a remote memory back. Errors: `WEFT_ERR_BUSY` (transfers, atomics or
-    prepared geometries use it). */
+/** Gives a remote memory back; waits as `weft_memory_deregister` does for what
+    ended early. Errors: `WEFT_ERR_BUSY` (transfers, atomics or prepared
+    geometries use it). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_remote_memory_release(weft_remote_memory *remote);

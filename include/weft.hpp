@@ -304,10 +304,13 @@ struct memory_giver {
     }
 
 private:
-    /** It is, or was before: with its endpoint, or by the process that this one was forked from. */
+    /** It is, or was before: with its endpoint, or by the process that this one was forked from. What ended early may
+        take its time on a machine with much load: each call waits for it. */
     static bool given_back(weft_memory *handle) noexcept
     {
-        const weft_status status = weft_memory_deregister(handle);
+        weft_status status = WEFT_ERR_BUSY;
+        for (int tries = 0; tries < 10 && status == WEFT_ERR_BUSY; ++tries)
+            status = weft_memory_deregister(handle);
         return status == WEFT_OK || status == WEFT_ERR_HANDLE || status == WEFT_ERR_FORKED;
     }
 };

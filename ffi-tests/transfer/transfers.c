@@ -656,6 +656,36 @@ static void late_read_changes_no_memory(void)
 }
 
 /* The same with a process that is stopped by a signal. */
+/* Once the completions are polled, nothing is left to poll: the memories can be given back by one call each. */
+static void memories_of_canceled_transfers_are_given_back(void)
+{
+    enum { WRITES = 16, ROUNDS = 16 };
+    struct duo duo = duo_open(16 * MIB);
+    uint8_t *bytes = calloc(16, MIB);
+    int busy = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        weft_memory *memory = register_one(duo.a->endpoint, bytes, 16 * MIB);
+        weft_op ids[WRITES];
+        for (int i = 0; i < WRITES; i++) {
+            struct range_request args = range_args(memory, duo.b_of_a, MIB);
+            args.local_offset = args.remote_offset = i * MIB;
+            ids[i] = write_now(duo.a, &args);
+        }
+        for (int i = 0; i < WRITES; i++)
+            CHECK_ONE_OF(weft_op_cancel(duo.a->endpoint, ids[i]), WEFT_OK, WEFT_ERR_HANDLE);
+        for (int i = 0; i < WRITES; i++)
+            CHECK_ONE_OF(box_await(duo.a, ids[i], patience_ms()).status, WEFT_OK, WEFT_ERR_CANCELED);
+        weft_status status = weft_memory_deregister(memory);
+        busy += status == WEFT_ERR_BUSY;
+        while (status == WEFT_ERR_BUSY)
+            status = weft_memory_deregister(memory);
+        CHECK_OK(status);
+    }
+    CHECK(busy <= ROUNDS / 8); /* on a machine with much load */
+    free(bytes);
+    duo_close(&duo);
+}
+
 static void stops_its_peer(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -1185,6 +1215,7 @@ static const struct test tests[] = {
     {"notifications_with_manual_progress", "any", notifications_with_manual_progress},
     {"deadlines_are_kept", "any timed", deadlines_are_kept},
     {"cancel_takes_effect_at_once", "any timed", cancel_takes_effect_at_once},
+    {"memories_of_canceled_transfers_are_given_back", "tcp,host", memories_of_canceled_transfers_are_given_back},
     {"late_read_changes_no_memory", "tcp,host,sim:like=tcp", late_read_changes_no_memory},
     {"stopped_peer_delays_no_completion", "tcp,host timed", stopped_peer_delays_no_completion},
     {"every_operation_completes_once", "any wide", every_operation_completes_once},

@@ -19,6 +19,10 @@ use std::time::Duration;
 
 /// Importers that do not answer a revocation within this time are disconnected.
 const REVOKE: Duration = Duration::from_secs(2);
+/// Operations that ended early keep their memories until their workers have put them away: a caller that has polled their
+/// completions waits for that.
+const PUT_AWAY: Duration = Duration::from_millis(100);
+
 impl Endpoint {
     /// Allocates memory that is ready for transfers, near the rails by default.
     pub fn allocate(&self, len: u64, node: Option<i64>) -> Result<u64> {
@@ -108,6 +112,7 @@ impl Endpoint {
         if self.down.load(Ordering::Acquire) {
             core.forget_grants();
         }
+        self.await_put_away(|| memory.users() == 0 || memory.is_kept());
         if !memory.leave() {
             return Err(memory.in_use());
         }
@@ -129,6 +134,17 @@ impl Endpoint {
         core.memories.remove(memory.id);
         memory.let_go();
         Ok(())
+    }
+
+    /// Waits a little for what is put away without a caller's help.
+    fn await_put_away(&self, is_over: impl Fn() -> bool) {
+        let until = self.core.clock.now() + PUT_AWAY.as_nanos() as u64;
+        while !is_over() && self.core.clock.now() < until {
+            match self.core.config.manual {
+                true => _ = self.progress(),
+                false => std::thread::sleep(Duration::from_micros(200)),
+            }
+        }
     }
 
     /// Waits until no peer uses a memory, and disconnects those that do not answer.
@@ -211,6 +227,7 @@ impl Endpoint {
     }
 
     pub fn release(&self, remote: &Arc<RemoteMemory>) -> Result<()> {
+        self.await_put_away(|| remote.keepers() == 0 || remote.prepared.load(Ordering::Relaxed) > 0);
         remote.release().map_err(|keepers| match keepers {
             0 => Error::handle("the remote memory was released before"),
             _ => memory::in_use("remote memory", &remote.prepared, keepers),

@@ -215,10 +215,12 @@ pub unsafe extern "C" fn weft_memory_export(
 ///
 /// Blocks for a round trip to the slowest importer; one that does not answer
 /// within 2 seconds is disconnected (PEER_DOWN with `WEFT_ERR_PEER_LOST`). With
-/// manual progress keep polling until the peers have deregistered, too.
+/// manual progress keep polling until the peers have deregistered, too. Waits up
+/// to 100 ms for what ended early and is being put away.
 ///
 /// Errors: `WEFT_ERR_BUSY` (own transfers or grants use it: poll, revoke, try
-/// again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT`
+/// again; over host also what ended early at a process that is stopped, until
+/// it goes on or is down), `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT`
 /// (a provider does not return). After the last two NICs may still use it: do
 /// not free it; call again, or shut down (which waits for a disk, too).
 ///
@@ -271,8 +273,9 @@ pub unsafe extern "C" fn weft_remote_memory_import(
     })
 }
 
-/// Gives a remote memory back. Errors: `WEFT_ERR_BUSY` (transfers, atomics or
-/// prepared geometries use it).
+/// Gives a remote memory back; waits as `weft_memory_deregister` does for what
+/// ended early. Errors: `WEFT_ERR_BUSY` (transfers, atomics or prepared
+/// geometries use it).
 ///
 /// # Safety
 /// `remote` must be NULL or a handle from `weft_remote_memory_import`.

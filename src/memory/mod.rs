@@ -79,7 +79,7 @@ pub fn ranges(count: usize, theirs: impl Iterator<Item = (u64, u64)>, in_file: b
 /// Why a memory cannot be deregistered or released yet.
 pub fn in_use(what: &str, prepared: &AtomicU64, users: u64) -> Error {
     let text = match prepared.load(Ordering::Relaxed) {
-        0 => format!("operations use the {what} ({users}), or the fabric has not given it back yet: poll, then try again"),
+        0 => format!("operations use the {what} ({users}), or what has ended is not given back by the fabric or the peer yet: poll, then try again"),
         prepared => format!("prepared geometry uses the {what} ({prepared} times): weft_prepared_destroy it first"),
     };
     Error::new(Status::Busy, text)
@@ -343,6 +343,11 @@ impl Memory {
     pub fn ungrant(&self) {
         self.grants.fetch_sub(1, Ordering::Relaxed);
         self.exit();
+    }
+
+    /// Whether prepared geometries or grants use it, which end by their owner's calls alone.
+    pub fn is_kept(&self) -> bool {
+        self.prepared.load(Ordering::Relaxed) + self.grants.load(Ordering::Relaxed) > 0
     }
 
     /// Why it cannot be deregistered yet.

@@ -273,6 +273,11 @@ impl RemoteMemory {
         released.map(drop).map_err(|holds| holds & KEEPERS)
     }
 
+    /// Operations and prepared geometries that keep it.
+    pub fn keepers(&self) -> u64 {
+        self.holds.load(Ordering::SeqCst) & KEEPERS
+    }
+
     pub fn is_released(&self) -> bool {
         self.holds.load(Ordering::SeqCst) & RELEASED != 0
     }
