@@ -287,6 +287,36 @@ static void encrypting_endpoints_connect(void)
     box_close(b);
 }
 
+static char rejected[512];
+
+static void keep_rejected(weft_log_level level, const char *component, const char *message, void *user_data)
+{
+    (void)level, (void)component, (void)user_data;
+    if (strstr(message, "rejected what"))
+        snprintf(rejected, sizeof rejected, "%s", message);
+}
+
+/* Both sides name it, the accepting one with the address; one connect is one cause, and no flood of attempts. */
+static void encrypting_endpoint_with_another_secret_is_denied(void)
+{
+    weft_endpoint_config mine = encrypting(WRONG), theirs = encrypting(RIGHT);
+    CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep_rejected, NULL));
+    struct box *a = box_of(open_with(&mine)), *b = box_of(open_with(&theirs));
+    weft_peer peer = connect_to(a, b);
+    CHECK_STATUS(box_take(a, WEFT_COMPLETION_PEER_UP, patience_ms()).status, WEFT_ERR_DENIED);
+    char why[512];
+    CHECK_OK(weft_peer_reason(a->endpoint, peer, why, sizeof why, &(size_t){0}));
+    if (!strstr(why, "the two sides do not have the same secret"))
+        FAIL("%s", why);
+    box_quiet(b, 200);
+    CHECK(refused_by(b) == 1 || refused_by(b) == 2);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    if (!strstr(rejected, "a handshake from 127.0.0.1:") || !strstr(rejected, "the two sides do not have the same secret"))
+        FAIL("%s", rejected);
+    box_close(a);
+    box_close(b);
+}
+
 /* Neither side falls back to unencrypted traffic, and both log why. */
 static void unencrypted_endpoint_is_refused(void)
 {
@@ -362,6 +392,7 @@ int main(int argc, char **argv)
         {"denial_reaches_both_when_both_connect", "any", denial_reaches_both_when_both_connect},
         {"invalid_secrets_are_refused", "once", invalid_secrets_are_refused},
         {"encrypting_endpoints_connect", "once", encrypting_endpoints_connect},
+        {"encrypting_endpoint_with_another_secret_is_denied", "once", encrypting_endpoint_with_another_secret_is_denied},
         {"unencrypted_endpoint_is_refused", "once", unencrypted_endpoint_is_refused},
         {"encryption_needs_a_secret_and_tcp", "once", encryption_needs_a_secret_and_tcp},
         {"log_does_not_show_the_secret", "once", log_does_not_show_the_secret},

@@ -91,6 +91,6 @@ impl Cause {
 
     /// Whether no further attempt to connect helps.
     pub fn is_final(self) -> bool {
-        matches!(self, Cause::Another | Cause::Forbidden)
+        matches!(self, Cause::Another | Cause::Denied | Cause::Forbidden)
     }
 }

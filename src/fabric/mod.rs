@@ -39,9 +39,13 @@ pub use crate::topology::link::State as LinkState;
 pub use crate::wire::Immediate;
 pub use cause::{Cause, ANOTHER, FAULT, GONE, ON_DISK, REFUSED};
 use std::ffi::c_void;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+
+/// Why a side does not take the other's handshake.
+pub const SECRETS_DIFFER: &str = "the two sides do not have the same secret";
 
 /// libfabric's text for an error number.
 pub fn error_text(errno: i32) -> String {
@@ -55,6 +59,7 @@ pub fn meaning(errno: i32) -> String {
             "nothing listens there, or a firewall there rejects it: is the address out of date?"
         }
         ANOTHER => "another endpoint of Weft has this address now: it is out of date",
+        libc::EKEYREJECTED => SECRETS_DIFFER,
         libc::EPROTO => "what answers there is not an endpoint of Weft, or one of another version",
         libc::ECONNRESET | libc::EPIPE => {
             "it closed the connection before it had answered: another program, or its endpoint has just ended"
@@ -70,6 +75,25 @@ pub fn meaning(errno: i32) -> String {
         _ => return error_text(errno),
     };
     format!("{} ({why})", error_text(errno))
+}
+
+/// A connection that was rejected: where it came from, if that is known, and why.
+pub struct Rejected {
+    pub from: Option<SocketAddr>,
+    pub why: &'static str,
+}
+
+impl Rejected {
+    pub const NO_NIC: &str = "it names no NIC here";
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.from {
+            Some(from) => write!(f, "a handshake from {from}: {}", self.why),
+            None => f.write_str(self.why),
+        }
+    }
 }
 
 /// What the system counts of a connection.
@@ -413,10 +437,9 @@ pub trait Nic {
     }
     /// Periodic: finishes work that was not possible at once.
     fn tend(&mut self) {}
-    /// How many connections were rejected since the last call: they named no NIC here, or did not
-    /// prove the secret for encryption.
-    fn take_rejected(&mut self) -> u64 {
-        0
+    /// The connections that were rejected since the last call.
+    fn take_rejected(&mut self) -> Vec<Rejected> {
+        Vec::new()
     }
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration>;
     /// `Status::Again`: peers cannot reach it any longer, and a device still copies for one.

@@ -28,8 +28,8 @@ pub use traffic::{Elsewhere, Traffic};
 use crate::device::Device;
 use crate::fabric::grants::Grants;
 use crate::fabric::{
-    Access, Buffer, Connection, HostRange, Limits, LinkState, Nic, Posted, Reaped, Registration, Resets,
-    Route, Scratch,
+    Access, Buffer, Connection, HostRange, Limits, LinkState, Nic, Posted, Reaped, Registration, Rejected,
+    Resets, Route, Scratch,
 };
 use crate::failing;
 use crate::ids::{GrantToken, LaneId, LaneSlot, PeerId, RailIndex};
@@ -335,8 +335,8 @@ impl Rail {
     }
 
     /// Subtracts stalled lanes' bytes from the rail's: a silent peer must not hold back the others.
-    /// Returns how many connections the NIC has rejected meanwhile.
-    pub fn park(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) -> u64 {
+    /// Returns the connections that the NIC has rejected meanwhile.
+    pub fn park(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) -> Vec<Rejected> {
         for lane in lanes.iter_mut().map(HasLane::lane_mut) {
             if !lane.parked && lane.inflight_bytes > 0 && now.saturating_sub(lane.progress_ns) > PARKED_NS {
                 lane.parked = true;

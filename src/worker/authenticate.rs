@@ -5,6 +5,7 @@
 //! address in it, and only that address's owner can continue from there.
 
 use super::core::Core;
+use crate::fabric::SECRETS_DIFFER;
 use crate::peer::Peer;
 use crate::wire::frame::{HandshakeReply, HandshakeRequest, Token};
 use crate::wire::seal::{Proof, Root};
@@ -44,7 +45,7 @@ impl Core {
                     |root: &&Root| root.verify(Proof::Request, from, self.incarnation, body).is_some();
                 match roots.iter().find(knows) {
                     Some(root) => Verdict::Believed(Some(root.clone())),
-                    None => Verdict::Denied("the two sides do not have the same secret"),
+                    None => Verdict::Denied(SECRETS_DIFFER),
                 }
             }
         }

@@ -34,7 +34,7 @@ pub(crate) mod unauthenticated;
 pub(crate) mod watching;
 pub(crate) mod whereabouts;
 
-use crate::fabric::{Cause, Resets};
+use crate::fabric::{Cause, Rejected, Resets};
 use crate::ids::{LaneId, OpId, PeerId, RailIndex};
 use crate::pass::Passes;
 use crate::peer::link::Link;
@@ -372,10 +372,12 @@ impl Worker {
         self.data.watch_lanes(unanswered, now);
         self.data.release_late(now);
         self.data.report_health(now);
-        let rejected: u64 = self.data.rails.iter_mut().map(|work| work.rail.park(&mut work.lanes, now)).sum();
+        let works = self.data.rails.iter_mut();
+        let rejected: Vec<Rejected> = works.flat_map(|work| work.rail.park(&mut work.lanes, now)).collect();
         self.data.rails.each().for_each(|rail| self.data.note_moved(rail));
-        (0..rejected)
-            .for_each(|_| self.core.reject("it names no NIC here, or proves no secret to encrypt by"));
+        for one in rejected {
+            self.core.reject(&one.to_string());
+        }
         self.data.reap_closing();
         self.data.reopen_rails(now);
         if log::log_enabled!(log::Level::Debug) && now >= self.stalls_reported_ns {

@@ -19,7 +19,7 @@ use crate::fabric::own::epoll::Epoll;
 use crate::fabric::sim;
 use crate::fabric::{
     Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, LinkState, Nic, Posted, Progress,
-    Reaped, Registration, Return, Rma, Route, Scratch, REFUSED,
+    Reaped, Registration, Rejected, Return, Rma, Route, Scratch, REFUSED,
 };
 use crate::ids::PeerId;
 use crate::pass;
@@ -247,8 +247,9 @@ impl Nic for OfiNic {
         std::mem::take(&mut self.moved).then(|| self.entry.network.clone())
     }
 
-    fn take_rejected(&mut self) -> u64 {
-        self.connections.as_mut().map_or(0, Connections::take_rejected)
+    fn take_rejected(&mut self) -> Vec<Rejected> {
+        let rejected = self.connections.as_mut().map_or(0, Connections::take_rejected);
+        (0..rejected).map(|_| Rejected { from: None, why: Rejected::NO_NIC }).collect()
     }
 
     fn tend(&mut self) {

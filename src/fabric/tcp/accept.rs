@@ -8,8 +8,8 @@ use super::paths::Carriers;
 use super::routes::NOBODY;
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
-use crate::fabric::error_text;
 use crate::fabric::own::admission::admit;
+use crate::fabric::{error_text, Rejected};
 use crate::logging::seldom::warn_seldom;
 use std::os::fd::AsFd;
 
@@ -122,10 +122,12 @@ impl TcpNic {
     pub(super) fn meet(&mut self, at: u32) {
         let Some(handshake) = self.connection(at).and_then(|connection| connection.handshake) else { return };
         if handshake.target != self.name || handshake.initiator == NOBODY {
-            self.rejected += 1;
-            if let Some(one) = self.connection(at) {
+            let one = self.connection(at);
+            let from = one.and_then(|one| {
                 one.turn_away();
-            }
+                one.far
+            });
+            self.rejected.push(Rejected { from, why: Rejected::NO_NIC });
             return self.list(at);
         }
         if handshake.beside {

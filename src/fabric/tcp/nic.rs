@@ -21,7 +21,7 @@ use crate::fabric::own::routes::Routes;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection as Number, HostRange, Limits, LinkState, Nic, Posted, Reaped, Registration,
-    Resets, Rma, Route, Scratch, Segment, Socket, Way, MAY_FAULT,
+    Rejected, Resets, Rma, Route, Scratch, Segment, Socket, Way, MAY_FAULT, SECRETS_DIFFER,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
@@ -82,8 +82,8 @@ pub struct TcpNic {
     pass: u32,
     pub(super) paused_until: u64,
     pub(super) looked_ns: u64,
-    /// The count that `take_rejected` returns.
-    pub(super) rejected: u64,
+    /// What `take_rejected` returns.
+    pub(super) rejected: Vec<Rejected>,
     pub(super) registry: Registry,
     receives: VecDeque<(Buffer, *mut Scratch)>,
     /// Finished between two calls of `reap`.
@@ -141,7 +141,7 @@ impl TcpNic {
             pass: 0,
             paused_until: 0,
             looked_ns: 0,
-            rejected: 0,
+            rejected: Vec::new(),
             registry: Registry::default(),
             receives: VecDeque::new(),
             finished: Vec::new(),
@@ -294,11 +294,17 @@ impl TcpNic {
     fn move_one(&mut self, at: u32, reaped: &mut Vec<Reaped>) {
         let Some((connection, mut with)) = self.moving(at, Some(reaped)) else { return };
         connection.listed = false;
-        let announced = connection.announced;
+        let (announced, from) = (connection.announced, connection.far);
         if let Err(errno) = connection.progress(&mut with) {
-            let spoke = errno == libc::EPROTO || errno == OTHER_SECRET;
-            let rejected = spoke && connection.state == State::Unauthenticated;
-            self.rejected += u64::from(rejected);
+            let why = match errno {
+                OTHER_SECRET => Some(SECRETS_DIFFER),
+                libc::EPROTO => {
+                    Some("it sends no handshake of this version, or proves no secret to encrypt by")
+                }
+                _ => None,
+            };
+            let rejected = why.filter(|_| connection.state == State::Unauthenticated);
+            self.rejected.extend(rejected.map(|why| Rejected { from, why }));
             return self.fail(at, errno);
         }
         if connection.leaving && connection.is_idle() {
@@ -433,7 +439,7 @@ impl Nic for TcpNic {
         self.routes.ended(route).map(|(_, errno)| errno)
     }
 
-    fn take_rejected(&mut self) -> u64 {
+    fn take_rejected(&mut self) -> Vec<Rejected> {
         std::mem::take(&mut self.rejected)
     }
 
