@@ -1,6 +1,6 @@
 //! Why peers could not be reached, and why they ended, in words: for the log, and for whoever asks about a completion.
 
-use crate::fabric::{host, meaning, Cause};
+use crate::fabric::{host, meaning, Cause, LinkState};
 use crate::ids::RailIndex;
 use crate::lane::Why;
 use crate::peer::link::Link;
@@ -42,7 +42,11 @@ impl Core {
     pub(crate) fn why_not(&self, peer: &Peer, plan: Plan, mut text: String) -> Why {
         let there = peer.rail_address(plan.remote_rail);
         let to = there.as_ref().map_or_else(String::new, readable_rail);
-        let from = self.rails.get(plan.rail.place()).map_or("", |rail| &rail.name);
+        let ours = self.rails.get(plan.rail.place());
+        let from = ours.map_or("", |rail| &rail.name);
+        if ours.is_some_and(|rail| rail.traffic.link() == LinkState::Down.name()) {
+            return Why { at: format!("{to} from {from}"), text: format!("{from} has no link") };
+        }
         let is_loopback = to.starts_with("127.") || to.starts_with("[::1]");
         if is_loopback && !self.shares_host(host::NAME, &peer.address) {
             text.push_str(
