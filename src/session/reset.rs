@@ -301,6 +301,9 @@ impl Session {
 pub fn reset_reason(errno: i32) -> String {
     match Cause::from_errno(errno) {
         Cause::Silence => "nothing moved over it in time".to_owned(),
+        Cause::Closed if errno != libc::ECANCELED => {
+            format!("the other side closed it, and its log has the reason ({})", error_text(errno))
+        }
         _ => error_text(errno),
     }
 }
