@@ -20,7 +20,6 @@ const NAMES: &[(&str, &str)] = &[
     ("WEFT_NOTIFY", "notify"),
     ("WEFT_NUMA_ANY", "None"),
     ("capabilities in weft_peer_info", "Endpoint::peer_info"),
-    ("it must poll and weft_message_release", "it must poll and drop its Messages"),
     ("weft_endpoint_address", "Endpoint::address"),
     ("weft_endpoint_config", "EndpointConfig"),
     ("weft_endpoint_create", "Endpoint::open"),

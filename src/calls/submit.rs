@@ -209,7 +209,7 @@ impl Endpoint {
     fn no_places(&self, queue: &Arc<Queue>, wanted: u64) -> Error {
         let (name, depth) = match Arc::ptr_eq(queue, &self.core.queue) {
             true => ("the endpoint's queue", "queue_depth"),
-            false => ("the weft_queue", "depth"),
+            false => ("the operation's queue", "depth"),
         };
         full(&format!("{name} has no room for {wanted} more ({depth} is {})", queue.capacity()))
     }
@@ -330,7 +330,7 @@ impl Endpoint {
                 Status::Again,
                 format!(
                     "{before} bytes of messages wait for this peer (message_bytes is {}): it must poll and \
-                     weft_message_release, then try again",
+                     release what it polls, then try again",
                     core.config.message_bytes
                 ),
             )
