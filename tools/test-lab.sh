@@ -129,6 +129,9 @@ fails "a rail comes late" lab_rails late_rail_is_used
 fails "a rail loses what is sent" lab_rails silent_loss_of_data_fails_the_rail
 fails "a rail loses the answers" lab_rails silent_loss_of_acknowledgements_fails_the_rail
 fails "nothing lands later" lab_rails no_write_lands_after_its_completion
+fails "one of several paths drops packets of full size" lab_log lane_that_only_small_frames_pass_is_named
+fails "the only path does" lab_log only_lane_that_only_small_frames_pass_is_named
+fails "the link of our own NIC is down" lab_log own_link_that_is_down_is_named
 fails "an idle host is cut off" lab_liveness idle_host_is_lost_when_cut_off
 fails "the only link comes back" lab_resume only_link_returns
 fails "the same, and something expires" lab_resume only_link_returns_after_an_operation_expired

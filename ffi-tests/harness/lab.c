@@ -82,6 +82,13 @@ void rail_rate(int rail, enum side whose, const char *rate)
     run_in(whose, "tc", words);
 }
 
+void rail_carries(int rail, enum side whose, int bytes)
+{
+    char words[128];
+    snprintf(words, sizeof words, "qdisc replace dev rail%d root tbf rate 1gbit burst %d limit 1mb", rail, bytes);
+    run_in(whose, "tc", words);
+}
+
 void link_down(int rail)
 {
     rail_is(rail, LEFT, false);

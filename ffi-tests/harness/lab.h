@@ -25,5 +25,7 @@ void link_heals(int rail, enum side from);
 void rail_is(int rail, enum side whose, bool up);
 /* The rate of what a host sends over a rail, as "10mbit". */
 void rail_rate(int rail, enum side whose, const char *rate);
+/* Larger packets that a host sends over a rail are lost. */
+void rail_carries(int rail, enum side whose, int bytes);
 
 #endif

@@ -3,7 +3,7 @@
 
 use super::Input;
 use crate::ids::{OpId, RailIndex};
-use crate::lane::Why;
+use crate::lane::{Carried, Why};
 use crate::session::approach::{Approach, Approaches};
 use crate::session::channel::Out;
 use crate::session::{Action, LaneEvent, Plan, Session, Sight, Terms};
@@ -94,7 +94,9 @@ impl Pair<'_> {
             3 => {
                 let provider_errno = if which & 128 != 0 { libc::ECONNRESET } else { libc::ETIMEDOUT };
                 let outcome = Outcome { provider_errno, ..Outcome::new(Status::PeerLost) };
-                session.handle_lane(plan, LaneEvent::Reset { epoch, outcome, asks: which & 64 != 0 }, now)
+                let carried = [Carried::Frames, Carried::Stuck, Carried::All][epoch as usize % 3];
+                let asks = which & 64 != 0;
+                session.handle_lane(plan, LaneEvent::Reset { epoch, outcome, asks, carried }, now)
             }
             4 => session.handle_lane(plan, LaneEvent::ResetHere { epoch, address: Vec::new() }, now),
             5 => session.handle_lane(plan, LaneEvent::Quiesced { epoch }, now),

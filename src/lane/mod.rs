@@ -105,6 +105,38 @@ pub enum Step {
     Unanswered,
 }
 
+/// Bytes that fit into one packet of every network, beside headers.
+const SMALL: u64 = 1024;
+
+/// What a lane has carried since it came up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Carried {
+    /// Nothing but small frames, as there was nothing else.
+    #[default]
+    Frames,
+    /// It has more than small frames to carry, and nothing of that has arrived.
+    Stuck,
+    All,
+}
+
+impl Carried {
+    /// This many bytes were posted.
+    #[inline]
+    pub fn post(&mut self, bytes: u64) {
+        if *self == Carried::Frames && bytes > SMALL {
+            *self = Carried::Stuck;
+        }
+    }
+
+    /// This many bytes have arrived.
+    #[inline]
+    pub fn arrive(&mut self, bytes: u64) {
+        if bytes > SMALL {
+            *self = Carried::All;
+        }
+    }
+}
+
 /// What follows from an operation that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Consequence {

@@ -3,13 +3,22 @@
 //!
 //! A lane that is reset may start its handshake again once the peer has reset its end, too; without
 //! another lane to report that, the handshake itself does. Each failure lengthens the pause before
-//! the next handshake.
+//! the next handshake. It grows further after lanes that come up and carry nothing: a path may carry small frames, and
+//! drop packets of full size.
 
+use super::Carried;
+use crate::fabric::Cause;
 use crate::ids::Plan;
 
 /// The shortest and the longest pause: each pause doubles the last.
 const PAUSE_LEAST_NS: u64 = 100_000_000;
 const PAUSE_MOST_NS: u64 = 2_000_000_000;
+/// The longest one after lanes that carried nothing before they failed: each of them delays what it takes.
+const PAUSE_FUTILE_NS: u64 = 60_000_000_000;
+/// This many of those in a row are more than an accident.
+const FUTILE: u32 = 2;
+/// A lane that is up again within this time has a path for small frames.
+const BACK_NS: u64 = 1_000_000_000;
 /// How often a lane that waits for keys looks whether the peer has them.
 const LOOK_NS: u64 = 10_000_000;
 /// A lane that was up for this long starts again with the shortest pause.
@@ -53,6 +62,10 @@ pub struct Pair {
     after: Option<(u32, u64)>,
     /// The pause after the next failure.
     pause_ns: u64,
+    /// How many lanes in a row came up, carried nothing, and were closed.
+    futile: u32,
+    /// The last one had something to carry, of which nothing moved in time.
+    stuck: bool,
     /// When a lane came up that has not failed since.
     up_ns: Option<u64>,
     /// Since when no lane is up, if one was.
@@ -76,6 +89,8 @@ impl Pair {
             due_ns: None,
             after: None,
             pause_ns: PAUSE_LEAST_NS,
+            futile: 0,
+            stuck: false,
             up_ns: None,
             failed_ns: None,
             served: false,
@@ -117,6 +132,25 @@ impl Pair {
     pub fn note_warning(&mut self, since: u64) {
         self.warned = true;
         self.failed_ns.get_or_insert(since);
+    }
+
+    fn was_steady(&self, now: u64) -> bool {
+        self.up_ns.is_some_and(|up| now.saturating_sub(up) > STEADY_NS)
+    }
+
+    fn is_futile(&self) -> bool {
+        self.futile >= FUTILE
+    }
+
+    /// How many lanes in a row have carried nothing, if the last failed because only small frames pass.
+    pub fn stuck(&self) -> Option<u32> {
+        Some(self.futile).filter(|_| self.stuck && self.is_futile())
+    }
+
+    /// Whether that is seen already as one comes up, this long after the first of them failed: a peer that was stopped
+    /// would not answer.
+    pub fn was_stuck(&self, failed_for: u64) -> bool {
+        self.stuck && self.futile == 1 && failed_for < BACK_NS
     }
 
     /// Whether the log has warned since a lane was up.
@@ -163,9 +197,17 @@ impl Pair {
     }
 
     /// A serving lane is being reset here.
-    pub fn is_reset(&mut self, epoch: u64, why: Why) {
+    pub fn is_reset(&mut self, epoch: u64, why: Why, cause: Cause, carried: Carried, now: u64) {
         self.fails(why);
         self.erred = false;
+        let futile = match carried {
+            Carried::All => false,
+            Carried::Stuck => true,
+            Carried::Frames => !self.was_steady(now),
+        };
+        let is_path = matches!(cause, Cause::Silence | Cause::Closed);
+        self.futile = if futile && is_path { self.futile.saturating_add(1) } else { 0 };
+        self.stuck = cause == Cause::Silence && carried == Carried::Stuck;
         self.resets.push(Reset { epoch, handshaking: false });
     }
 
@@ -180,6 +222,7 @@ impl Pair {
 
     /// No lane of the peer is left: the next handshake may start without the peer's report.
     pub fn handshake_anyway(&mut self, now: u64) {
+        self.due_ns = self.due_ns.map(|due| due.min(now + PAUSE_MOST_NS));
         for at in 0..self.resets.len() {
             if !std::mem::replace(&mut self.resets[at].handshaking, true) {
                 self.served = true;
@@ -201,12 +244,12 @@ impl Pair {
     /// A serving lane has failed: schedules its return. `soon`: it returns without delaying any
     /// other lane.
     pub fn let_return(&mut self, soon: bool, now: u64) {
-        let steady = self.up_ns.take().is_some_and(|up| now.saturating_sub(up) > STEADY_NS);
-        if soon || steady {
-            self.pause_ns = PAUSE_LEAST_NS;
-        }
+        let (steady, futile) = (self.was_steady(now), self.is_futile());
+        self.up_ns = None;
+        let most = if futile { PAUSE_FUTILE_NS } else { PAUSE_MOST_NS };
+        self.pause_ns = if soon || steady && !futile { PAUSE_LEAST_NS } else { self.pause_ns.min(most) };
         self.due_ns = Some(now + self.pause_ns);
-        self.pause_ns = (2 * self.pause_ns).min(PAUSE_MOST_NS);
+        self.pause_ns = (2 * self.pause_ns).min(most);
         self.failed_ns.get_or_insert(now);
     }
 
@@ -248,5 +291,96 @@ impl Pair {
             self.due_ns = None;
         }
         due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::RailIndex;
+
+    const MS: u64 = 1_000_000;
+
+    fn pair() -> Pair {
+        let rail = RailIndex::new(0);
+        Pair::new(Plan { rail, remote_rail: rail })
+    }
+
+    /// A lane comes up, and fails after this time; returns the pause before the next one.
+    fn fails(pair: &mut Pair, cause: Cause, carried: Carried, after: u64, now: &mut u64) -> u64 {
+        pair.comes_up(*now);
+        *now += after;
+        pair.is_reset(1, Why { at: String::new(), text: String::new() }, cause, carried, *now);
+        pair.quiesced(1, *now);
+        let pause = pair.next_ns().map_or(0, |due| due - *now);
+        *now += pause;
+        assert!(pair.take_due(*now));
+        pause
+    }
+
+    #[test]
+    fn lane_that_only_small_frames_pass_is_named_the_second_time_or_as_it_is_up_again_at_once() {
+        let (mut one, mut now) = (pair(), 1);
+        let mut said = |cause, carried| {
+            fails(&mut one, cause, carried, 700 * MS, &mut now);
+            (one.was_stuck(BACK_NS - 1), one.stuck())
+        };
+        assert_eq!(said(Cause::Silence, Carried::Stuck), (true, None));
+        assert_eq!(said(Cause::Silence, Carried::Stuck), (false, Some(2)));
+        assert_eq!(said(Cause::Closed, Carried::Stuck), (false, None));
+        assert_eq!(said(Cause::Silence, Carried::Frames), (false, None));
+        assert_eq!(said(Cause::Silence, Carried::Stuck), (false, Some(5)));
+        assert_eq!(said(Cause::Silence, Carried::All), (false, None));
+        assert_eq!(said(Cause::Network, Carried::Stuck), (false, None));
+        assert_eq!(said(Cause::Silence, Carried::Stuck), (true, None));
+        assert!(!one.was_stuck(BACK_NS));
+    }
+
+    #[test]
+    fn lanes_that_carry_nothing_return_later_and_later_and_others_as_before() {
+        let causes = [Cause::Silence, Cause::Closed, Cause::Ended, Cause::Network];
+        let all = [Carried::Frames, Carried::Stuck, Carried::Stuck, Carried::All];
+        for seed in 0..2000 {
+            let mut state: u64 = seed;
+            let mut below = |n: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % n
+            };
+            let (mut one, mut now, mut futile, mut last) = (pair(), 1, 0, 0);
+            let usual = below(all.len() as u64) as usize;
+            for _ in 0..40 {
+                let which = if below(10) == 0 { below(4) as usize } else { usual };
+                let (cause, carried) = (causes[below(2 + seed % 3) as usize], all[which]);
+                let after = below(2000) * 10 * MS;
+                let pause = fails(&mut one, cause, carried, after, &mut now);
+                let idle = carried == Carried::Frames && after > STEADY_NS;
+                let path = matches!(cause, Cause::Silence | Cause::Closed);
+                futile = if path && carried != Carried::All && !idle { futile + 1 } else { 0 };
+                let (least, most) = match futile {
+                    0 | 1 => (PAUSE_LEAST_NS, PAUSE_MOST_NS),
+                    _ => {
+                        let next = (2 * last).min(if futile == 2 { PAUSE_MOST_NS } else { PAUSE_FUTILE_NS });
+                        (next, next)
+                    }
+                };
+                assert!(
+                    (least..=most).contains(&pause),
+                    "seed {seed}: {pause} ns after {futile}, {cause:?}, {carried:?}"
+                );
+                last = pause;
+            }
+        }
+    }
+
+    #[test]
+    fn peer_without_lanes_waits_for_none_as_long_as_for_one_that_carries_nothing() {
+        let (mut one, mut now) = (pair(), 1);
+        for _ in 0..14 {
+            fails(&mut one, Cause::Silence, Carried::Stuck, 700 * MS, &mut now);
+        }
+        one.let_return(false, now);
+        assert_eq!(one.next_ns(), Some(now + PAUSE_FUTILE_NS));
+        one.handshake_anyway(now);
+        assert_eq!(one.next_ns(), Some(now + PAUSE_MOST_NS));
     }
 }

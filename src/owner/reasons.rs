@@ -1,5 +1,6 @@
 //! Why peers could not be reached, and why they ended, in words: for the log, and for whoever asks about a completion.
 
+use crate::fabric::select::readable;
 use crate::fabric::{host, meaning, Cause, LinkState};
 use crate::ids::RailIndex;
 use crate::lane::Why;
@@ -8,6 +9,7 @@ use crate::peer::{readable_rail, Peer};
 use crate::session::{LaneEvent, Plan};
 use crate::worker::core::Core;
 use crate::worker::inbox::Command;
+use std::net::SocketAddr;
 
 impl Core {
     /// Why a peer ends. (Endpoints that only sent a handshake would drive out the others.)
@@ -38,6 +40,15 @@ impl Core {
         self.rails.get(rail.place()).is_some_and(|rail| rail.fabric == host::NAME)
     }
 
+    /// What shows whether the way of a lane drops packets of full size.
+    pub(crate) fn try_ping(&self, peer: &Peer, plan: Plan) -> String {
+        let name = self.rails.get(plan.rail.place()).map_or("", |rail| &rail.name);
+        let to =
+            peer.rail_address(plan.remote_rail).map_or_else(String::new, |there| readable(&there.address));
+        let mtu = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
+        ping(&to, mtu.and_then(|mtu| mtu.trim().parse().ok()))
+    }
+
     /// Why a lane is not up, with the addresses of both ends.
     pub(crate) fn why_not(&self, peer: &Peer, plan: Plan, mut text: String) -> Why {
         let there = peer.rail_address(plan.remote_rail);
@@ -54,5 +65,27 @@ impl Core {
             );
         }
         Why { at: format!("{to} from {from}"), text }
+    }
+}
+
+/// The MTU has the headers of IP and ICMP in it.
+fn ping(address: &str, mtu: Option<u32>) -> String {
+    let asks = "does the path carry packets of the interface's MTU?";
+    let (Ok(to), Some(mtu)) = (address.parse::<SocketAddr>(), mtu) else { return asks.to_owned() };
+    let headers = if to.is_ipv6() { 48 } else { 28 };
+    format!("{asks} ping -M do -s {} {}", mtu.saturating_sub(headers), to.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ping_has_the_mtu_without_headers() {
+        assert!(ping("10.0.0.2:4711", Some(9000)).ends_with("MTU? ping -M do -s 8972 10.0.0.2"));
+        assert!(ping("[fd00::2]:4711", Some(1500)).ends_with("MTU? ping -M do -s 1452 fd00::2"));
+        assert!(
+            ping("fe80::1/7", Some(4096)).ends_with("MTU?") && ping("10.0.0.2:4711", None).ends_with("MTU?")
+        );
     }
 }

@@ -3,6 +3,7 @@
 
 use super::links::warn_of_failure;
 use crate::ids::PeerId;
+use crate::logging::seldom::warn_seldom;
 use crate::memory::RemoteMemory;
 use crate::peer::link::Link;
 use crate::peer::{Peer, Service};
@@ -91,21 +92,30 @@ fn warn_of_reset(core: &Core, link: &Link, plan: Plan, errno: i32) {
             (log::Level::Warn, format!("its other lanes ({left}) carry on{by}"))
         }
     };
-    log::log!(
-        level,
-        "{}: the lane from rail {} ({}) to its rail {} was closed: {}; {then}",
-        link.peer,
-        plan.rail,
-        core.rails[plan.rail.place()].name,
-        plan.remote_rail,
-        reset_reason(errno)
-    );
+    let (peer, rail, to) = (&link.peer, plan.rail, plan.remote_rail);
+    let name = &core.rails[rail.place()].name;
+    let stuck = link.session.stuck(plan).filter(|_| level != log::Level::Debug);
+    if stuck.is_some_and(u32::is_power_of_two) {
+        return warn_seldom!(
+            "{peer}: the lane from rail {rail} ({name}) to its rail {to} was closed{}; {then}",
+            only_frames(core, link, plan)
+        );
+    }
+    let level = if stuck.is_some() { log::Level::Info } else { level };
+    let why = reset_reason(errno);
+    log::log!(level, "{peer}: the lane from rail {rail} ({name}) to its rail {to} was closed: {why}; {then}");
 }
 
-fn tell_of_return(core: &Core, link: &Link, plan: Plan, ns: u64, again: bool, warned: bool) {
+/// What is said of a lane that only small frames pass.
+fn only_frames(core: &Core, link: &Link, plan: Plan) -> String {
+    let ping = core.try_ping(&link.peer, plan);
+    format!(": small frames pass, and nothing larger moved over it in time: {ping}")
+}
+
+fn tell_of_return(core: &Core, link: &Link, plan: Plan, ns: u64, again: bool, warned: bool, then: &str) {
     log::log!(
         if warned { log::Level::Warn } else { log::Level::Info },
-        "{}: the lane from rail {} ({}) to its rail {} is up{} after {} ms",
+        "{}: the lane from rail {} ({}) to its rail {} is up{} after {} ms{then}",
         link.peer,
         plan.rail,
         core.rails[plan.rail.place()].name,
@@ -162,8 +172,9 @@ impl Worker {
                 Action::AddLanes(plans) => add_lanes(&core, &link.peer, &plans, accepted),
                 Action::Serve => serve(&core, link),
                 Action::ShowLanes => count_lanes(&core, link),
-                Action::LaneBack { plan, ns, again, warned } => {
-                    tell_of_return(&core, link, plan, ns, again, warned)
+                Action::LaneBack { plan, ns, again, warned, stuck } => {
+                    let then = if stuck { only_frames(&core, link, plan) } else { String::new() };
+                    tell_of_return(&core, link, plan, ns, again, warned || stuck, &then)
                 }
                 Action::LanesMissing(reasons) => {
                     let up = link.lanes_up().count();

@@ -6,7 +6,7 @@ use super::traffic::{Elsewhere, Glance};
 use super::window::Window;
 use crate::fabric::Route;
 use crate::ids::{LaneId, PeerId, RailIndex};
-use crate::lane::Life;
+use crate::lane::{Carried, Life};
 use crate::wire::seal::{Opener, Sealer};
 use std::sync::Arc;
 
@@ -33,6 +33,7 @@ pub struct Lane {
     pub sealer: Option<Sealer>,
     pub opener: Option<Opener>,
     pub life: Life,
+    pub carried: Carried,
     pub traffic: Arc<LaneTraffic>,
     pub window: Window,
     /// Bytes posted and not known to be delivered.
@@ -71,6 +72,7 @@ impl Lane {
             sealer: None,
             opener: None,
             life,
+            carried: Carried::default(),
             traffic: to.traffic,
             window: Window::new(WINDOW_LEAST, window),
             inflight_bytes: 0,
@@ -95,6 +97,7 @@ impl Lane {
             self.progress_ns = now;
         }
         self.inflight_bytes += bytes;
+        self.carried.post(bytes);
         if !self.parked {
             *of_rail += bytes;
         }

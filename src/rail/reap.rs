@@ -120,13 +120,12 @@ impl Rail {
                 }
             }
             Work::Slow => {
-                let lane = lanes.get_mut(tag.lane).map(HasLane::lane_mut);
-                let lane = lane.map(|lane| {
+                let mut lane = lanes.get_mut(tag.lane).map(HasLane::lane_mut);
+                if let Some(lane) = &mut lane {
                     lane.inflight_ops -= 1;
                     lane.slow_ops -= 1;
                     lane.slow_bytes -= tag.len;
-                    &*lane
-                });
+                }
                 if errno == 0 {
                     self.count(tag.read, 1, tag.slices, tag.len, lane);
                 }
@@ -178,7 +177,7 @@ impl Rail {
         bytes: u64,
         sampled: bool,
         now: u64,
-    ) -> Option<&'a Lane> {
+    ) -> Option<&'a mut Lane> {
         // The bytes of a removed lane were subtracted when it was removed.
         let lane = lanes.get_mut(lane).map(HasLane::lane_mut)?;
         lane.inflight_ops -= posts;
@@ -190,10 +189,11 @@ impl Rail {
 
     /// Counts completed posts, their slices and their bytes for the rail and the lane.
     #[inline]
-    fn count(&self, read: bool, posts: u32, slices: u32, bytes: u64, carrier: Option<&Lane>) {
-        let elsewhere = carrier.and_then(|lane| lane.elsewhere.as_deref());
+    fn count(&self, read: bool, posts: u32, slices: u32, bytes: u64, carrier: Option<&mut Lane>) {
+        let elsewhere = carrier.as_ref().and_then(|lane| lane.elsewhere.as_deref());
         self.traffic.add(read, posts.into(), slices.into(), bytes, elsewhere);
         if let Some(lane) = carrier {
+            lane.carried.arrive(bytes);
             lane.traffic.add(read, bytes);
         }
     }

@@ -4,7 +4,7 @@ use super::channel::Out;
 use super::closing::Closing;
 use super::resuming::Resuming;
 use crate::ids::{OpId, Plan};
-use crate::lane::Why;
+use crate::lane::{Carried, Why};
 use crate::transfer::Outcome;
 
 #[derive(Debug)]
@@ -67,6 +67,7 @@ pub enum LaneEvent {
         epoch: u64,
         outcome: Outcome,
         asks: bool,
+        carried: Carried,
     },
     /// This end of the peer's lane of this epoch is reset, as the peer requested or not. `address`: the new one of its
     /// rail, if that was closed for it.
@@ -90,7 +91,8 @@ pub enum Action {
     /// The set of lanes that are up has changed.
     ShowLanes,
     /// A lane that had failed for this time in ns is up, or up `again`; for the log, which has warned of it (`warned`).
-    LaneBack { plan: Plan, ns: u64, again: bool, warned: bool },
+    /// `stuck`: it is the only one, and small frames pass alone.
+    LaneBack { plan: Plan, ns: u64, again: bool, warned: bool, stuck: bool },
     /// These lanes, each with its reason, have not come up beside others; for the log.
     LanesMissing(String),
     /// A channel has a frame to send.

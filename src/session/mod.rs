@@ -410,6 +410,11 @@ impl Session {
         self.approaches.has_others()
     }
 
+    /// How many lanes there in a row have carried nothing, if the last one failed because only small frames pass.
+    pub fn stuck(&self, plan: Plan) -> Option<u32> {
+        self.approaches.pair(plan).and_then(Pair::stuck)
+    }
+
     pub fn is_failed(&self, plan: Plan) -> bool {
         self.approaches.pair(plan).is_some_and(Pair::has_failed)
     }

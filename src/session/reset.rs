@@ -8,7 +8,7 @@ use super::timers::Timer;
 use super::{Malformed, Session};
 use crate::fabric::{error_text, Cause};
 use crate::ids::{OpId, Plan, RailIndex};
-use crate::lane::{Pair, Why};
+use crate::lane::{Carried, Pair, Why};
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, read_numbers, Kind, CHANNELS, SYSTEM};
@@ -25,9 +25,15 @@ impl Session {
             LaneEvent::Up => {
                 let again = self.approaches.pair(plan).is_some_and(Pair::has_served);
                 let failed_for = self.approaches.lane_up(plan, now);
-                let warned = self.approaches.pair_mut(plan).is_some_and(Pair::take_warned);
-                if let Some(ns) = failed_for.filter(|_| warned || matches!(self.state, State::Up)) {
-                    self.act(Action::LaneBack { plan, ns, again, warned });
+                let alone = matches!(self.state, State::Resuming(_));
+                // (One that only small frames pass comes up each time.)
+                let (warned, stuck) = self.approaches.pair_mut(plan).map_or((false, false), |pair| {
+                    let stuck = alone && failed_for.is_some_and(|ns| pair.was_stuck(ns));
+                    (pair.take_warned() && pair.stuck().is_none(), stuck)
+                });
+                let says = warned || stuck || matches!(self.state, State::Up);
+                if let Some(ns) = failed_for.filter(|_| says) {
+                    self.act(Action::LaneBack { plan, ns, again, warned, stuck });
                 }
                 self.act(Action::ShowLanes);
                 self.advance(now);
@@ -44,7 +50,9 @@ impl Session {
                     pair.waits(why);
                 }
             }
-            LaneEvent::Reset { epoch, outcome, asks } => self.lane_reset((plan, epoch), outcome, asks, now),
+            LaneEvent::Reset { epoch, outcome, asks, carried } => {
+                self.lane_reset((plan, epoch), outcome, asks, carried, now)
+            }
             LaneEvent::ResetHere { epoch, address } => {
                 self.push(Kind::ResetDone, [of_lane(plan, epoch), address].concat())
             }
@@ -152,20 +160,23 @@ impl Session {
     }
 
     /// A serving lane is reset here: the others continue, or a new one will.
-    fn lane_reset(&mut self, lane: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
+    fn lane_reset(&mut self, lane: (Plan, u64), outcome: Outcome, asks: bool, carried: Carried, now: u64) {
         let (plan, epoch) = lane;
         let errno = outcome.provider_errno;
         let why = Why { at: format!("rail {}", plan.rail), text: reset_reason(errno) };
         self.last_errno = errno;
         self.act(Action::ShowLanes);
         if let Some(pair) = self.approaches.pair_mut(plan) {
-            pair.is_reset(epoch, why);
+            pair.is_reset(epoch, why, Cause::from_errno(errno), carried, now);
         }
         if !self.has_lanes() {
             return self.begin_resuming(plan, outcome, now);
         }
         if let Some(pair) = self.approaches.pair_mut(plan) {
-            pair.note_warning(now);
+            match pair.stuck().is_some() {
+                true => pair.note_reason(now), // The warning has it.
+                false => pair.note_warning(now),
+            }
         }
         let unknown = self.rewind();
         if asks {

@@ -13,7 +13,7 @@ use crate::fabric::Resets;
 use crate::ids::{OpId, RailIndex};
 use crate::lane::tests::{are_drawn, moves_not_seen};
 use crate::lane::{
-    Asked, Consequence, Failure, Life, Request, Serving, Sight as LaneSight, Step, Why, AGAIN_NS,
+    Asked, Carried, Consequence, Failure, Life, Request, Serving, Sight as LaneSight, Step, Why, AGAIN_NS,
 };
 use crate::pass::thread_ns;
 use crate::wire::frame::USER;
@@ -503,7 +503,8 @@ impl Pair {
         let peer_epoch = lane.life.peer_epoch();
         let outcome = Outcome { provider_errno: errno, ..Outcome::new(Status::PeerLost) };
         let (plan, epoch) = over;
-        self.tell(side, plan, LaneEvent::Reset { epoch, outcome, asks: !peer_reset });
+        let carried = [Carried::Frames, Carried::Stuck, Carried::All][epoch as usize % 3];
+        self.tell(side, plan, LaneEvent::Reset { epoch, outcome, asks: !peer_reset, carried });
         let here = &mut self.sides[side];
         if errno == libc::EIO && matches!(here.session().state, State::Up) {
             assert!(here.session().behind.is_some(), "such an operation may end the next lane, too");
@@ -1070,7 +1071,11 @@ fn ends_as_a_lane_is_refused(served: bool) -> bool {
     let (mut session, plans) = of_two_lanes(if served { LaneEvent::Up } else { refused() });
     let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::new(Status::PeerLost) };
     for plan in plans.into_iter().rev().skip(usize::from(!served)) {
-        session.handle_lane(plan, LaneEvent::Reset { epoch: 1, outcome, asks: true }, 4 * MS);
+        session.handle_lane(
+            plan,
+            LaneEvent::Reset { epoch: 1, outcome, asks: true, carried: Carried::All },
+            4 * MS,
+        );
     }
     assert!(session.is_away());
     session.handle_lane(plans[1], refused(), 5 * MS);
@@ -1087,7 +1092,11 @@ fn refused_lane_ends_a_resuming_peer_only_where_it_was_up_before() {
 fn lane_of_a_returned_device_waits_until_the_peer_has_its_keys() {
     let (mut session, plans) = of_two_lanes(LaneEvent::Up);
     let outcome = Outcome { provider_errno: libc::ENODEV, ..Outcome::new(Status::PeerLost) };
-    session.handle_lane(plans[1], LaneEvent::Reset { epoch: 1, outcome, asks: false }, 4 * MS);
+    session.handle_lane(
+        plans[1],
+        LaneEvent::Reset { epoch: 1, outcome, asks: false, carried: Carried::All },
+        4 * MS,
+    );
     session.handle_lane(plans[1], LaneEvent::Quiesced { epoch: 1 }, 5 * MS);
     session.channels[SYSTEM].push(Out::new(Kind::Message, Vec::new()));
     session.handle_link_up(plans[1].rail, 6 * MS);
@@ -1140,13 +1149,52 @@ fn lane_that_was_never_up_is_reported_once_and_so_is_its_return() {
 fn lane_that_is_lost_and_not_regained_is_reported_without_those_that_are_known() {
     let (mut session, plans) = of_two_lanes(LaneEvent::Up);
     let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::new(Status::PeerLost) };
-    let reset = |epoch| LaneEvent::Reset { epoch, outcome, asks: true };
+    let reset = |epoch| LaneEvent::Reset { epoch, outcome, asks: true, carried: Carried::All };
     assert!(lines(&mut session, plans[1], reset(1), 4 * MS).is_empty());
     assert!(lines(&mut session, plans[1], LaneEvent::Up, 1000 * MS).concat().starts_with("up again"));
     assert!(lines(&mut session, plans[1], reset(2), 2000 * MS).is_empty());
     assert!(lines(&mut session, plans[1], refused(), 4999 * MS).is_empty());
     assert!(lines(&mut session, plans[1], refused(), 8000 * MS) == ["there: nothing listens"]);
     assert!(lines(&mut session, plans[1], refused(), 20_000 * MS).is_empty());
+}
+
+/// The warning of the reset says it all.
+#[test]
+fn lane_that_only_small_frames_pass_is_not_reported_as_missing_or_back() {
+    let (mut session, plans) = of_two_lanes(LaneEvent::Up);
+    let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::new(Status::PeerLost) };
+    let stuck = Carried::Stuck;
+    let said: Vec<_> = (0..9)
+        .flat_map(|epoch| {
+            let reset = LaneEvent::Reset { epoch, outcome, asks: true, carried: stuck };
+            let mut said = lines(&mut session, plans[1], reset, (4 + 10_000 * epoch) * MS);
+            said.extend(lines(&mut session, plans[1], LaneEvent::Up, (9000 + 10_000 * epoch) * MS));
+            assert_eq!(session.stuck(plans[1]), (epoch > 0).then_some(epoch as u32 + 1));
+            said
+        })
+        .collect();
+    assert!(
+        matches!(&said[..], [missing, back] if missing.contains("moved") && back.starts_with("up again")),
+        "{said:?}"
+    );
+}
+
+/// What is said as the only lane of a peer is up again, this long after it was stuck.
+fn stuck_as_it_is_back(after: u64) -> Option<bool> {
+    let (mut session, plans) = of_two_lanes(refused());
+    let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::new(Status::PeerLost) };
+    let reset = LaneEvent::Reset { epoch: 1, outcome, asks: true, carried: Carried::Stuck };
+    session.handle_lane(plans[0], reset, 4 * MS);
+    session.handle_lane(plans[0], LaneEvent::Up, 4 * MS + after);
+    std::iter::from_fn(|| session.poll_action()).find_map(|action| match action {
+        Action::LaneBack { stuck, .. } => Some(stuck),
+        _ => None,
+    })
+}
+
+#[test]
+fn only_lane_that_small_frames_pass_is_named_as_it_is_back_at_once() {
+    assert_eq!([300 * MS, 3000 * MS].map(stuck_as_it_is_back), [Some(true), None]);
 }
 
 #[test]

@@ -256,6 +256,7 @@ impl DataPath {
             return;
         }
         work.stripes.suspend();
+        let carried = work.lane.carried;
         rail.count_reset(&work.lane);
         rail.reset_lane(&work.lane);
         let (found, epoch, peer_epoch) =
@@ -268,7 +269,7 @@ impl DataPath {
         let asks = theirs == PeerEnd::Open;
         self.core.command_owner(
             &found,
-            Command::Lane { peer, plan, event: LaneEvent::Reset { epoch, outcome, asks } },
+            Command::Lane { peer, plan, event: LaneEvent::Reset { epoch, outcome, asks, carried } },
         );
         if let (PeerEnd::Asks, Some(epoch)) = (theirs, peer_epoch) {
             self.confirm_reset(found, plan, epoch);
