@@ -333,6 +333,12 @@ impl Channel {
         self.word(ANSWERS + 8)
     }
 
+    /// The most bytes of a request for a disk, if the target takes longer ones than `BYTES`; it stores this before its first
+    /// answer, and one of Weft 0.3.0 never.
+    pub fn longest(&self) -> &AtomicU64 {
+        self.word(ANSWERS + 16)
+    }
+
     /// A failure's request (low 32 bits) and error number (high 32 bits); the target writes it.
     pub fn failure(&self, n: u64) -> &AtomicU64 {
         self.word(FAILURES + (n % CELLS) as usize * 8)

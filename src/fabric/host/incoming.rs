@@ -8,7 +8,7 @@ use super::channel::{self, Block, Channel, AREA, CELLS};
 use super::copy;
 use super::device::{self, Answer, Devices, Slot};
 use super::mapped::Areas;
-use super::request::{Kind, Piece, Pieces, Request};
+use super::request::{Kind, Piece, Pieces, Request, BYTES};
 use super::socket;
 use crate::descriptor::Descriptor;
 use crate::device::is_slow;
@@ -228,6 +228,9 @@ impl Incoming {
     fn serve_all(&mut self, with: &mut Serving) -> bool {
         while with.budget > 0 && self.next - self.settled < CELLS && self.is_there() {
             let Some(request) = Request::read(self.channel.cell(self.next)) else { return false };
+            if request.area == 0 && request.len > BYTES && !self.beside {
+                return false;
+            }
             let block = Block::after(self.forward, request.block_len());
             let place = self.back;
             let (errno, begun, _entered, slot) = match self.perform(&request, &block, with) {

@@ -26,6 +26,8 @@ pub struct Op {
     pub through: Option<Device>,
     /// Devices copy its bytes: its requests are as long as may be.
     pub whole: bool,
+    /// The most bytes of one of its requests through the channel.
+    pub longest: u64,
     /// Its memory's pages may become unreachable.
     pub may_fault: bool,
     /// The immediate that the last request carries.
@@ -54,6 +56,7 @@ impl Default for Op {
             on_device: false,
             through: None,
             whole: false,
+            longest: BYTES,
             may_fault: false,
             disowned: false,
             immediate: None,
@@ -80,7 +83,7 @@ impl Op {
         match self.area {
             // The target copies the first bytes while this side copies the next.
             0 if under_way < FEW && !self.whole => BYTES / 4,
-            0 => BYTES,
+            0 => self.longest,
             _ if self.on_device => DEVICE_BYTES,
             _ => AREA_BYTES,
         }

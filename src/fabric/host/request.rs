@@ -16,6 +16,7 @@
 
 use super::channel::{Cell, AREA};
 use crate::fabric::Immediate;
+use crate::wire::tcp::RUN;
 pub use crate::wire::RequestKind as Kind;
 use arrayvec::ArrayVec;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -142,7 +143,7 @@ impl Request {
     fn makes_sense(&self) -> bool {
         let most = match (self.kind, self.area) {
             (Kind::Message, _) => MESSAGE,
-            (_, 0) => BYTES,
+            (_, 0) => RUN,
             _ => DEVICE_BYTES,
         };
         let inline = self.inline == 0
@@ -176,7 +177,7 @@ pub fn check(words: [u64; 8]) {
     assert_eq!(again, Some((request.immediate, request.key, request.len, request.words[0])));
 }
 
-const _: () = assert!(BYTES + (PIECES * size_of::<Piece>()) as u64 + 64 <= AREA / 2);
+const _: () = assert!(RUN >= BYTES && RUN + (PIECES * size_of::<Piece>()) as u64 + 64 <= AREA / 2);
 
 #[cfg(test)]
 mod tests {
@@ -222,7 +223,7 @@ mod tests {
             inline: 0,
             stream: false,
             pieces: 2,
-            len: BYTES,
+            len: RUN,
             area: 0,
             key: 1,
             remote: 2,
@@ -233,12 +234,12 @@ mod tests {
         for bad in [
             Request { pieces: 0, ..sound },
             Request { pieces: PIECES + 1, ..sound },
-            Request { len: BYTES + 1, ..sound },
+            Request { len: RUN + 1, ..sound },
             Request { inline: 33, len: 33, pieces: 1, ..sound },
             Request { inline: 8, pieces: 1, ..sound },
             Request { inline: 8, len: 8, pieces: 1, immediate: Some(Immediate::MIN), ..sound },
             Request { kind: Kind::Message, pieces: 1, len: 1, area: 1, ..sound },
-            Request { kind: Kind::Read, len: BYTES + 1, ..sound },
+            Request { kind: Kind::Read, len: RUN + 1, ..sound },
             Request { area: 1, len: DEVICE_BYTES + 1, ..sound },
             Request { kind: Kind::Message, pieces: 1, len: MESSAGE + 1, ..sound },
             Request { kind: Kind::Message, len: 1, ..sound },

@@ -13,7 +13,9 @@ use crate::fabric::host::request::Request;
 use crate::fabric::host::socket;
 use crate::fabric::own::pool::{Pool, Purpose};
 use crate::fabric::{Connection, GONE, ON_DISK};
+use crate::wire::tcp::RUN;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 impl Incoming {
     /// The end of the channel that the peer has passed beside this one, if it may.
@@ -21,6 +23,7 @@ impl Incoming {
         let file = self.passed.take().filter(|_| !self.beside)?;
         let socket = socket::duplicate(self.socket.as_fd())?;
         let channel = Channel::attach(file.as_fd()).inspect_err(|error| log::warn!("{error}")).ok()?;
+        channel.longest().store(RUN, Ordering::Release);
         let mut other = Incoming::new(socket, number, channel);
         (other.beside, other.peer) = (true, self.peer);
         Some(other)

@@ -3,10 +3,13 @@
 
 use super::Outgoing;
 use crate::fabric::host::area::Shared;
+use crate::fabric::host::request::BYTES;
 use crate::fabric::host::socket;
 use crate::fabric::{Rma, Scratch};
 use crate::status::{Error, Result};
+use crate::wire::tcp::RUN;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 impl Outgoing {
     /// A channel for disks beside this one; `None`: the socket cannot take it now.
@@ -25,8 +28,13 @@ impl Outgoing {
     /// Queues an operation of a disk: its requests are as long as may be.
     pub fn rma_whole(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) {
         self.rma(rma, area, scratch);
+        let longest = self.channel.longest().load(Ordering::Acquire).clamp(BYTES, RUN);
         if let Some(last) = self.queue.back() {
-            self.ops[*last as usize].whole = true;
+            let op = &mut self.ops[*last as usize];
+            op.whole = true;
+            if self.beside {
+                op.longest = longest;
+            }
         }
     }
 }
