@@ -41,7 +41,8 @@
    Promises:
 
      1. Every accepted operation ends in exactly one completion, by its deadline
-        plus a small grace. (With manual progress: while somebody polls. A list
+        plus 0.2 s at most, mostly some ms (docs/failures.md, "What ended
+        early"). (With manual progress: while somebody polls. A list
         with WEFT_COMPLETE_EACH_PEER: in one for each of its peers.)
      2. A completion with WEFT_OK means done: every byte is visible at the
         target, and none arrives later. The same holds for a notification, at
@@ -164,9 +165,9 @@ typedef int32_t weft_category;
     `WEFT_COMPLETION_RAIL_DOWN`. */
 #define WEFT_ERR_RAIL_LOST -32
 
-/** The target refused the operation's grant: it was revoked, is not this
-    peer's, or does not cover the bytes or the direction. Bytes may have arrived
-    before. */
+/** The target refused the operation's grant: it was revoked, its time is over,
+    it is not this peer's, or it does not cover the bytes or the direction. Bytes
+    may have arrived before. */
 #define WEFT_ERR_REVOKED -33
 
 /** A file of one side failed a read or write, or its disk does not answer:
@@ -559,7 +560,9 @@ weft_status weft_op_cancel(weft_endpoint *endpoint,
 
 /** A remote endpoint, as a checked id. 0 is never a peer. Calls that name one
     which has ended return `WEFT_ERR_PEER_LOST` or `WEFT_ERR_PEER_CLOSED` until its
-    PEER_DOWN was polled, then `WEFT_ERR_HANDLE`. */
+    PEER_DOWN was polled, then `WEFT_ERR_HANDLE`: also while you handle what came
+    before the PEER_DOWN in the same poll. Treat it as `WEFT_ERR_PEER_CLOSED`. Calls
+    that name the peer's memory (`weft_write`) keep the first two. */
 typedef uint64_t weft_peer;
 
 /** Filled by `weft_peer_info`. */
@@ -858,8 +861,8 @@ typedef struct weft_completion {
     uint64_t bytes;
     /** MESSAGE, NOTIFICATION: the data, until it is released. */
     const void *data;
-    /** The provider's error number, as in fi_errno.h; 0: none. The log has its
-        text. */
+    /** The error number of the system, or of libfabric (fi_errno.h); 0: none.
+        The log has its text. */
     int32_t provider_errno;
     /** The rail that failed, or 0xffffffff. */
     uint32_t rail;
@@ -1537,6 +1540,8 @@ typedef struct weft_endpoint_properties {
 typedef struct weft_endpoint_statistics {
     uint32_t size;
     uint32_t peers;
+    /** Operations that have not ended. It is summed up while others begin and
+        end, so it may be some too high: count completions to know. */
     uint64_t active;
     /** Operations that were accepted; a list counts once per completion. */
     uint64_t writes;

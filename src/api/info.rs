@@ -34,7 +34,8 @@ pub struct EndpointInfo {
 pub struct EndpointStatistics {
     /// Peers that are up.
     pub peers: u32,
-    /// Operations that have not ended.
+    /// Operations that have not ended. It is summed up while others begin and end, so it may be some too high: count
+    /// completions to know.
     pub active: u64,
     /// Writes that were accepted; a list counts once per completion.
     pub writes: u64,

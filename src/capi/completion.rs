@@ -70,8 +70,8 @@ pub struct weft_completion {
     pub bytes: u64,
     /// MESSAGE, NOTIFICATION: the data, until it is released.
     pub data: *const c_void,
-    /// The provider's error number, as in fi_errno.h; 0: none. The log has its
-    /// text.
+    /// The error number of the system, or of libfabric (fi_errno.h); 0: none.
+    /// The log has its text.
     pub provider_errno: i32,
     /// The rail that failed, or 0xffffffff.
     pub rail: u32,

@@ -65,6 +65,8 @@ const _: () = assert!(WEFT_STATISTICS_BUCKETS == tally::BUCKETS);
 pub struct weft_endpoint_statistics {
     pub size: u32,
     pub peers: u32,
+    /// Operations that have not ended. It is summed up while others begin and
+    /// end, so it may be some too high: count completions to know.
     pub active: u64,
     /// Operations that were accepted; a list counts once per completion.
     pub writes: u64,

@@ -13,7 +13,9 @@ use std::ffi::{c_char, c_void};
 
 /// A remote endpoint, as a checked id. 0 is never a peer. Calls that name one
 /// which has ended return `WEFT_ERR_PEER_LOST` or `WEFT_ERR_PEER_CLOSED` until its
-/// PEER_DOWN was polled, then `WEFT_ERR_HANDLE`.
+/// PEER_DOWN was polled, then `WEFT_ERR_HANDLE`: also while you handle what came
+/// before the PEER_DOWN in the same poll. Treat it as `WEFT_ERR_PEER_CLOSED`. Calls
+/// that name the peer's memory (`weft_write`) keep the first two.
 pub type weft_peer = u64;
 
 /// Of a peer: it does `weft_fetch_add` and `weft_compare_swap`.

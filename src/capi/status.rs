@@ -57,9 +57,9 @@ pub const WEFT_ERR_PROTOCOL: weft_status = -31;
 /// tcp the peer is lost instead: docs/failures.md). Also the status of
 /// `WEFT_COMPLETION_RAIL_DOWN`.
 pub const WEFT_ERR_RAIL_LOST: weft_status = -32;
-/// The target refused the operation's grant: it was revoked, is not this
-/// peer's, or does not cover the bytes or the direction. Bytes may have arrived
-/// before.
+/// The target refused the operation's grant: it was revoked, its time is over,
+/// it is not this peer's, or it does not cover the bytes or the direction. Bytes
+/// may have arrived before.
 pub const WEFT_ERR_REVOKED: weft_status = -33;
 /// A file of one side failed a read or write, or its disk does not answer:
 /// `provider_errno` of the completion is the system's error number, like EIO,
