@@ -49,10 +49,10 @@ pub enum Status {
     /// A rail failed after this operation may already have raised a counter or sent its notification, so that it
     /// cannot be retried safely.
     RailLost = -32,
-    /// The grant was revoked by its owner, or does not cover the access.
+    /// The grant was revoked by its owner, its time is over, or it does not cover the access.
     Revoked = -33,
-    /// A file failed a read or write: the number of the system's error is beside it, in a completion
-    /// `provider_errno`.
+    /// A file failed a read or write, or its disk does not answer: `provider_errno` beside it is the system's error
+    /// number, like `EIO`, `ENOSPC`, `ENODATA` (past the end of the file), `ETIMEDOUT`.
     File = -34,
     /// An argument is wrong; the message says which and why.
     Invalid = -40,
@@ -120,8 +120,8 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
         c"WEFT_ERR_RAIL_LOST",
         c"a rail failed after this operation may already have raised a counter or sent its notification; it cannot be retried safely",
     ),
-    (Status::Revoked, c"WEFT_ERR_REVOKED", c"the target refused the grant: it was revoked, is not this peer's, or does not cover the bytes or the direction"),
-    (Status::File, c"WEFT_ERR_FILE", c"a file failed a read or write: provider_errno is the system's error number, like EIO, ENOSPC, ENODATA (past the end) or ETIMEDOUT"),
+    (Status::Revoked, c"WEFT_ERR_REVOKED", c"the target refused the grant: it was revoked, its time is over, it is not this peer's, or it does not cover the bytes or the direction"),
+    (Status::File, c"WEFT_ERR_FILE", c"a file failed a read or write, or its disk does not answer"),
     (Status::Invalid, c"WEFT_ERR_INVALID", c"an argument is wrong"),
     (
         Status::Handle,
@@ -214,7 +214,8 @@ impl Status {
 /// A new connection does not help with all of `Peer`. The peer is still there after `MemoryGone` (import the descriptor
 /// of what took the memory's place), `RemoteAccess` (its owner registers the memory with this access), `Revoked` (ask for
 /// another grant), `RailLost` and `File`. And `Handle` need not be a mistake of the program: once PEER_DOWN was polled, calls
-/// that name the peer end with it; connect again.
+/// that name the peer, as a send, end with it; connect again. Calls that name its memory, as a write, still end with
+/// `PeerLost` or `PeerClosed`.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Category {
@@ -258,7 +259,7 @@ pub struct Error {
     pub status: Status,
     /// What was wrong, the values, and what to do.
     pub message: Cow<'static, str>,
-    /// libfabric's error number, or 0.
+    /// The error number of the system or of libfabric, or 0.
     pub provider_errno: i32,
 }
 

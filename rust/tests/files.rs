@@ -35,6 +35,10 @@ fn file_is_written_and_read_by_a_peer_until_it_is_deregistered() -> Result<()> {
     kept.set_len(60_000).expect("shorter");
     let read = outcome(a.read(&local, 0, &remote, 10_000, LEN, &OpOptions::new())?)?;
     assert_eq!((read.status, read.provider_errno), (Status::File, libc::ENODATA));
+    assert!(read.to_string().ends_with(&format!(" ({})", libc::ENODATA)), "{read}");
+    let atomic = a.fetch_add(&remote, 0, 1, &OpOptions::new()).expect_err("a file has no atomics");
+    assert_eq!(atomic.status, Status::Unsupported);
+    assert!(atomic.message.contains("is a file"), "{atomic}");
     assert_eq!(theirs.deregister().map_err(|(_, error)| error.status), Ok(Vec::new()));
     // The importer may know by now, or learns it from the target.
     let late = match a.write(&local, 0, &remote, 0, 1, &OpOptions::new()) {

@@ -2,6 +2,7 @@
 
 use super::ids::{Op, Peer};
 use super::parked::Shared;
+use crate::fabric::error_text;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::{self as record, *};
 use std::fmt;
@@ -79,7 +80,7 @@ pub struct Done {
     pub entry: Option<u64>,
     /// The rail that failed.
     pub rail: Option<u32>,
-    /// The provider's error number, as in `fi_errno.h`; 0: none.
+    /// The error number of the system, or of libfabric (`fi_errno.h`); 0: none.
     pub provider_errno: i32,
     /// When it was submitted: nanoseconds of `CLOCK_MONOTONIC`.
     pub submit_ns: u64,
@@ -119,7 +120,16 @@ impl Done {
 fn result(status: Status, provider_errno: i32) -> Result<()> {
     match status {
         Status::Ok => Ok(()),
-        status => Err(Error { provider_errno, ..Error::new(status, status.text()) }),
+        status => {
+            let error = Error::new(status, status.text());
+            Err(match provider_errno {
+                0 => error,
+                errno => {
+                    let message = format!("{}: {} ({errno})", error.message, error_text(errno)).into();
+                    Error { message, provider_errno, ..error }
+                }
+            })
+        }
     }
 }
 
@@ -190,7 +200,7 @@ pub struct PeerUp {
     pub accepted: bool,
     /// The value in the options of the connect.
     pub user_data: u64,
-    /// The provider's error number; 0: none. 111 (`ECONNREFUSED`): nothing listens at the address.
+    /// The error number of the system or of libfabric; 0: none. 111 (`ECONNREFUSED`): nothing listens at the address.
     pub provider_errno: i32,
 }
 
@@ -224,7 +234,7 @@ pub struct RailEvent {
     pub peer: Option<Peer>,
     /// [`Status::RailLost`] of a rail that is down.
     pub status: Status,
-    /// The provider's error number; 0: none.
+    /// The error number of the system or of libfabric; 0: none.
     pub provider_errno: i32,
 }
 

@@ -7,6 +7,7 @@
 
 use super::submit::ungranted;
 use super::Endpoint;
+use crate::device::{Device, FILE};
 use crate::ids::{GrantToken, OpId};
 use crate::memory::{place, RemoteMemory, RemoteState};
 use crate::peer::Peer;
@@ -72,13 +73,12 @@ fn check_access(remote: &RemoteMemory, grant: Option<GrantToken>) -> Result<()> 
     if remote.granted_only && grant.is_none() {
         return Err(ungranted());
     }
-    if remote.device.is_some() {
-        return Err(Error::new(
-            Status::Unsupported,
-            "the remote memory is on a device: atomics are done by CPUs",
-        ));
-    }
-    Ok(())
+    let what = match remote.device {
+        None => return Ok(()),
+        Some(device) if Device::from(device) == FILE => "is a file",
+        Some(_) => "is on a device",
+    };
+    Err(Error::new(Status::Unsupported, format!("the remote memory {what}: atomics are for memory of CPUs")))
 }
 
 fn outside(message: String) -> Error {
