@@ -437,6 +437,24 @@ fn handshake_is_accepted_only_with_a_valid_proof() {
     }
 }
 
+#[test]
+fn answer_to_a_connect_that_was_given_up_is_no_attack() {
+    for fabric in FABRICS {
+        let endpoint = open(config(fabric));
+        let mut slow = Attacker::new(fabric, &endpoint);
+        let peer = endpoint.connect(&slow.address().encode(), 20_000_000_000, 0).expect("a connect");
+        let request = slow.receive(Kind::HandshakeRequest);
+        let request = HandshakeRequest::decode(&request.body).expect("a hello");
+        endpoint.disconnect(peer).expect("a peer");
+        assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Canceled as i32);
+        slow.named(request.token);
+        let reply = slow.reply(request.nonce);
+        slow.say_openly(Header::plain(Kind::HandshakeReply), &reply);
+        until("it is counted", || endpoint.malformed() + endpoint.handshakes_rejected() > 0);
+        assert_eq!(endpoint.handshakes_rejected(), 0, "{fabric}");
+    }
+}
+
 fn message(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text].concat()
 }

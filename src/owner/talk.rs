@@ -114,7 +114,9 @@ impl Worker {
                 return self.data.answer_ended(origin, &header, token, &address)
             }
             // It answers a handshake of ours that has ended since.
-            None if header.kind == Kind::Refuse => return self.core.count_malformed(),
+            None if matches!(header.kind, Kind::Refuse | Kind::HandshakeReply) => {
+                return self.core.count_late_answer()
+            }
             None => return self.core.reject("it names no peer"),
         };
         // Handshake messages authenticate themselves.

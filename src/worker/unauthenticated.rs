@@ -30,6 +30,7 @@ pub struct Unauthenticated {
     /// Malformed frames, which are dropped.
     malformed: AtomicU64,
     lines: Seldom,
+    late_answers: Seldom,
     /// Why some were rejected: the first line of each cause is logged whatever the rate.
     causes: Mutex<Vec<String>>,
 }
@@ -66,6 +67,7 @@ impl Unauthenticated {
             refused: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
             lines: Seldom::new(),
+            late_answers: Seldom::new(),
             causes: Mutex::default(),
         }
     }
@@ -142,6 +144,15 @@ impl Core {
     #[cold]
     pub fn count_malformed(&self) {
         self.unauthenticated.malformed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts an answer to a connect that has ended, which is dropped.
+    #[cold]
+    pub fn count_late_answer(&self) {
+        self.count_malformed();
+        if let Some(more) = self.unauthenticated.late_answers.due(self.clock.now()) {
+            log::info!("dropped a late answer to a connect that this endpoint had given up{more}");
+        }
     }
 
     pub fn malformed(&self) -> u64 {
