@@ -44,6 +44,46 @@
 //! | [`Memory::deregister`](crate::Memory::deregister) | a round trip to the slowest importer, up to 2 s |
 //! | [`Endpoint::shutdown`], the drop of the last clone of an [`Endpoint`] | the drain time (a drop: none) and some ms; up to 1.2 s more while a peer does not answer |
 //!
+//! A task that is aborted drops what it owns on a thread of the runtime: keep a clone of the endpoint outside of tasks that
+//! may be.
+//!
+//! **To give up.** Dropping an [`OpFuture`] does not end its operation, and its completion is discarded: nothing then says
+//! when the buffer is free. So cancel the operation, and await its end:
+//!
+//! ```
+//! # fn main() -> Result<(), libweft::Error> {
+//! # let world = libweft::testing::world()?;
+//! # let a = &world.a;
+//! # let dispatcher = libweft::futures::Dispatcher::new(&a.create_queue(0)?)?;
+//! # let counter = a.create_counter()?; // Nobody raises it.
+//! # let time = std::time::Duration::from_millis(10);
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+//! # let looping = dispatcher.clone();
+//! # let thread = std::thread::spawn(move || while looping.turn(std::time::Duration::from_millis(5)).is_ok() {});
+//! # runtime.block_on(async {
+//! use libweft::{OpOptions, Status};
+//! use tokio::time::timeout;
+//!
+//! let mut future = dispatcher.submit(OpOptions::new(), |options| a.expect(&[(counter.id(), 1)], options))?;
+//! let ended = match timeout(time, &mut future).await {
+//!     Ok(ended) => ended,
+//!     Err(_) => {
+//!         // Fails if it has just completed.
+//!         let _ = future.op().map(|op| a.cancel(op));
+//!         future.await
+//!     }
+//! };
+//! assert_eq!(ended.unwrap_err().status, Status::Canceled);
+//! # Ok::<(), libweft::Error>(())
+//! # })?;
+//! # a.shutdown(std::time::Duration::ZERO)?;
+//! # thread.join().expect("it ends");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A deadline ([`OpOptions::timeout`]) needs none of that: the operation ends by it.
+//!
 //! **The end.** After [`Endpoint::shutdown`] the dispatcher's task takes what is left in the queue, and ends:
 //! [`Dispatcher::dispatch`] then fails with [`Closed`](crate::Status::Closed), futures end, and
 //! [`Dispatcher::completions`] has no next item.
@@ -429,7 +469,8 @@ impl Drop for Ticket {
     }
 }
 
-/// An operation that was submitted by [`Dispatcher::submit`]. Dropping it does not cancel the operation.
+/// An operation that was submitted by [`Dispatcher::submit`]. Dropping it does not cancel the operation, whose
+/// completion is then discarded.
 ///
 /// Its output is the completion of a success, and the error of a failure.
 #[must_use = "the operation is under way, but nobody waits for it"]

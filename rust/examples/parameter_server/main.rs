@@ -7,7 +7,7 @@
 //!
 //! What cannot travel by Weft before there is a connection, addresses and descriptors, goes over a TCP connection first.
 
-use libweft::futures::{Completions, Dispatcher};
+use libweft::futures::{Completions, Dispatcher, OpFuture};
 use libweft::{
     Access, Completion, Endpoint, EndpointConfig, Memory, MemoryArgs, OpOptions, Peer, RemoteMemory,
 };
@@ -23,6 +23,8 @@ use tokio::time::timeout;
 const WEIGHTS: usize = 1 << 16;
 const BYTES: u64 = (WEIGHTS * size_of::<f32>()) as u64;
 const RATE: f32 = 0.5;
+/// One that says nothing does not stop the others for longer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -47,6 +49,19 @@ fn open() -> Result<(Endpoint, Dispatcher)> {
 /// blocks, so a thread of its own does it.
 async fn close(endpoint: Endpoint) -> Result<()> {
     Ok(tokio::task::spawn_blocking(move || endpoint.shutdown(Duration::from_secs(1))).await??)
+}
+
+/// Awaits an operation for some time, then cancels it, and awaits that: until it has ended, its buffer is in use. (Dropping
+/// the future would discard the completion that says so.)
+async fn ended(endpoint: &Endpoint, mut operation: OpFuture) -> libweft::Result<Completion> {
+    match timeout(PATIENCE, &mut operation).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            // Fails if it has just completed.
+            let _ = operation.op().map(|op| endpoint.cancel(op));
+            operation.await
+        }
+    }
 }
 
 fn floats(memory: &Memory) -> Result<Vec<f32>> {
@@ -87,12 +102,14 @@ struct Server {
 impl Server {
     /// Takes a worker in, and gives it the current weights: round 0 for it.
     async fn join(&mut self, mut stream: TcpStream) -> Result<()> {
-        let (address, descriptor) = (receive(&mut stream).await?, receive(&mut stream).await?);
+        let both = async { Result::Ok((receive(&mut stream).await?, receive(&mut stream).await?)) };
+        let (address, descriptor) = timeout(PATIENCE, both).await??;
         let gradient = self
             .endpoint
             .register_plain([vec![0.0f32; WEIGHTS]], &MemoryArgs::new().access(Access::RemoteWrite))?;
-        let peer = self.dispatcher.connect(&self.endpoint, &address, OpOptions::new())?.await?;
-        send(&mut stream, &gradient.export()?).await?;
+        let peer =
+            self.dispatcher.connect(&self.endpoint, &address, OpOptions::new().timeout(PATIENCE))?.await?;
+        timeout(PATIENCE, send(&mut stream, &gradient.export()?)).await??;
         let weights = self.endpoint.import(peer, &descriptor)?;
         self.workers.insert(peer, Worker { gradient, weights });
         println!("server: a worker came: {}", self.workers.len());
@@ -105,7 +122,7 @@ impl Server {
         let write = self.dispatcher.submit(OpOptions::new().notify(1), |options| {
             self.endpoint.write(&self.weights, 0, &worker.weights, 0, BYTES, options)
         });
-        if let Err(error) = async { write?.await }.await {
+        if let Err(error) = async { ended(&self.endpoint, write?).await }.await {
             println!("server: a worker did not get the weights: {error}");
         }
         Ok(())
@@ -139,11 +156,8 @@ async fn serve(listener: TcpListener, rounds: u32, first: usize) -> Result<f32> 
     while round < rounds {
         tokio::select! {
             joined = listener.accept() => {
-                // One that says nothing does not stop the others for long.
-                match timeout(Duration::from_secs(5), server.join(joined?.0)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => println!("server: a worker could not join: {error}"),
-                    Err(late) => println!("server: a worker could not join: {late}"),
+                if let Err(error) = server.join(joined?.0).await {
+                    println!("server: a worker could not join: {error}");
                 }
             }
             arrived = server.arrivals.next() => match arrived {
@@ -203,7 +217,7 @@ async fn work(server: &str, goal: f32, rounds: u32) -> Result<()> {
                 let write = dispatcher.submit(OpOptions::new().notify(1), |options| {
                     endpoint.write(&gradient, 0, remote, 0, BYTES, options)
                 });
-                write?.await?;
+                ended(&endpoint, write?).await?;
             }
             Some(Completion::PeerDown(_)) | None => break,
             Some(_) => {}
