@@ -294,7 +294,7 @@ tested: ## Builds both, lib and lib-simulated
 examples: lib ## Builds the examples, in C and C++, into target/examples-c
 	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(EXAMPLES)/random_fill \
 		$(if $(shell command -v $(CXX)),$(EXAMPLES)/prefill_decode $(EXAMPLES)/cold_pages $(EXAMPLES)/pages_back_cpp \
-		$(EXAMPLES)/coroutines)
+		$(EXAMPLES)/coroutines $(EXAMPLES)/no_exceptions)
 
 $(EXAMPLES)/random_fill: $(FILL_C) $(wildcard examples-c/*.h) include/weft.h $(LIB)
 	@mkdir -p $(@D)
@@ -316,7 +316,9 @@ $(EXAMPLES)/cold_pages: examples-c/cold_pages.cpp
 $(EXAMPLES)/pages_back_cpp: examples-c/pages_back.cpp
 $(EXAMPLES)/coroutines: examples-c/coroutines.cpp
 $(EXAMPLES)/coroutines: CXX_STD := c++20
-$(EXAMPLES)/prefill_decode $(EXAMPLES)/cold_pages $(EXAMPLES)/pages_back_cpp $(EXAMPLES)/coroutines: $(EXAMPLES)/exchange.o $(wildcard examples-c/*/*.hpp include/*.h*) $(LIB)
+$(EXAMPLES)/no_exceptions: examples-c/no_exceptions.cpp
+$(EXAMPLES)/no_exceptions: CXX_STD := c++17 -fno-exceptions
+$(EXAMPLES)/prefill_decode $(EXAMPLES)/cold_pages $(EXAMPLES)/pages_back_cpp $(EXAMPLES)/coroutines $(EXAMPLES)/no_exceptions: $(EXAMPLES)/exchange.o $(wildcard examples-c/*/*.hpp include/*.h*) $(LIB)
 	$(CXX) -std=$(or $(CXX_STD),c++17) $(WARNINGS) $(CXXFLAGS) -Iinclude $(filter %.cpp,$^) $(EXAMPLES)/exchange.o $(LINK) -lpthread -o $@
 
 # Its library lies beside it when it is installed.

@@ -22,10 +22,22 @@
  * fails throws weft::error. Arguments are the structs of weft.h, zeroed and with their size set; the functions that
  * fill them in are a help, and every field can be set by hand.
  *
- * Without exceptions every failure is said on stderr and ends the program by std::abort, also one that a peer or a NIC has
- * caused. The functions named try_... survive `WEFT_ERR_AGAIN` alone. There, call the functions of weft.h with the owners'
- * handles (`get()`) for all that may fail, look at `status` of completions instead of `weft::check`, and hand what was
- * made to owners: each has a constructor that takes a handle.
+ * Without exceptions what would be thrown is said on stderr and ends the program by std::abort, also what a peer or a NIC
+ * has caused. The functions named try_... survive `WEFT_ERR_AGAIN` alone. What is noexcept does not do it, nor does `cancel`
+ * of what has completed. These do:
+ *
+ *     when a peer or a grant has ended:  every operation and its try_..., prepare, import_memory, disconnect, grant,
+ *                                        info, lanes
+ *     of blobs that are damaged:         connect, import_memory
+ *     once the endpoint is shut down:    poll, wait, next, arm, event_fd, and what submits or makes (drain and dispatch end)
+ *     while it is in use:                close, deregister, release, destroy
+ *     without memory, NICs or room:      constructors, register_..., allocate, create_..., prepare, and what returns a blob,
+ *                                        text or vector: address, descriptor, reason, metrics, lanes
+ *     of stale handles, and mistakes:    all of these, info, statistics, counter::read, pages of two lists, expect, awaiter
+ *
+ * So there, call the functions of weft.h with the owners' handles (`get()`) for all that may fail, look at `status` of
+ * completions instead of `weft::check`, and hand what was made to owners: each has a constructor that takes a handle.
+ * examples-c/no_exceptions.cpp is a program.
  *
  * Owners move and do not copy; one that was moved from owns nothing, and is answered with WEFT_ERR_HANDLE. Their
  * destructors never throw. Keep what belongs to an endpoint no longer than the endpoint: declare it after. An order
@@ -117,7 +129,7 @@ template <class Error> [[noreturn]] WEFT_COLD inline void raise(const Error &wha
 {
     std::string why = weft_status_text(c.status);
     if (c.provider_errno != 0)
-        why += " (the provider's error number: " + std::to_string(c.provider_errno) + ")";
+        why += " (error number " + std::to_string(c.provider_errno) + ")";
     raise(error(c.status, why.c_str()));
 }
 

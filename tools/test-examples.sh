@@ -27,6 +27,8 @@ for compiler in g++ clang++; do
     for source in examples-c/*.cpp; do
         standard=c++17
         [ "$source" != examples-c/coroutines.cpp ] || standard=c++20
+        [ "$source" != examples-c/no_exceptions.cpp ] || standard='c++17 -fno-exceptions'
+        # shellcheck disable=SC2086 # flags are words
         $compiler -std=$standard -O2 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -Iinclude \
             -c "$source" -o "$scratch/object.o" || status=1
     done
@@ -111,6 +113,7 @@ alone "cancel: pages are used again after a fence" cancel '^the write ended with
 alone "file_pages: what was written to a peer's file is read back" file_pages '^16 pages are back, 0 bytes wrong$'
 alone "coroutines: each ends, those that wait at the end, too" coroutines '^16 pages are read, 0 bytes wrong$' \
     '^1 was canceled, 1 was late$' '^100 coroutines waited at the end, 100 ended$'
+alone "no_exceptions: what a peer causes is survived" no_exceptions '^refused: WEFT_ERR_REVOKED$' '^left: WEFT_ERR_PEER_CLOSED$'
 for program in pages_back pages_back_cpp; do
     alone "$program: pages are used again, whatever their sender does" $program \
         '^the user hung up: .*, nothing came later$' '^the time is over: .*, nothing came later$' \
