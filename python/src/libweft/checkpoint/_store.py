@@ -13,13 +13,14 @@ import os
 import re
 import shutil
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import weights
 from .._safetensors import Tensor, header_of, parsed, pieces
 from ..endpoint import Access, Endpoint
-from ..errors import WeftError
+from ..errors import BusyError, CanceledError, WeftError
 from ..memory import Memory, RemoteMemory
 from ..operation import Operation
 from ..peer import Peer
@@ -35,6 +36,10 @@ MANIFEST, UNFINISHED = "manifest.json", ".tmp"
 KEY = "weft"
 #: Lists of runs that are read at once, of all peers; others wait.
 FILLS = 64
+#: Seconds in which a peer has to give back what a store no longer reads, and a connection has to end.
+DRAIN, END = 1.0, 10.0
+#: Why a process may no longer write a file.
+TAKEN = "the file is being saved by another process, which began later"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -51,8 +56,8 @@ class Saved(NamedTuple):
 class _Filled:
     """An unfinished file, which its peer writes into, or has this process fill with bytes of the peer's memory."""
 
-    def __init__(self, endpoint: Endpoint, file: Memory, sources: Sequence[RemoteMemory]) -> None:
-        self._endpoint, self.file, self._sources = endpoint, file, sources
+    def __init__(self, endpoint: Endpoint, peer: Peer, file: Memory, sources: Sequence[RemoteMemory]) -> None:
+        self._endpoint, self._peer, self.file, self._sources = endpoint, peer, file, sources
         self._reading: Set[Operation[Any]] = set()
         self._ended = False
         self._lock = threading.Lock()
@@ -62,11 +67,13 @@ class _Filled:
         entries = [Entry(self.file, self._sources[source], length, 0, range_, there, here) for source, range_, here, there, length in runs]
         with self._lock:
             if self._ended:
-                raise ValueError("the file is being saved by another process, which began later")
+                raise ValueError(TAKEN)
             reading = self._endpoint.read_list(entries, timeout=timeout)
             self._reading.add(reading)
         try:
             reading.wait()
+        except CanceledError:
+            raise ValueError(TAKEN) from None
         finally:
             with self._lock:
                 self._reading.discard(reading)
@@ -80,7 +87,18 @@ class _Filled:
         for one in reading:
             with contextlib.suppress(WeftError):
                 one.wait()
-        self.file.deregister()
+        began = time.monotonic()
+        while True:
+            try:
+                self.file.deregister()
+                break
+            except BusyError:  # what a process that is stopped was to send may be written until its connection has ended
+                if time.monotonic() > began + END:
+                    raise
+                if time.monotonic() > began + DRAIN:
+                    with contextlib.suppress(WeftError):
+                        self._peer.disconnect()
+                time.sleep(0.05)
         for source in self._sources:
             with contextlib.suppress(WeftError):  # the peer has ended
                 source.release()
@@ -301,7 +319,7 @@ class Store:
             raise
         finally:
             os.close(file)
-        filled = _Filled(self._endpoint, memory, sources)
+        filled = _Filled(self._endpoint, self._endpoint._peer(peer), memory, sources)
         try:
             with self._lock:
                 self._must_hold(peer, held)
