@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 import zlib
@@ -407,17 +408,16 @@ class Saves(unittest.TestCase):
         self.assertIn(0, found)  # else it was too late
         self.assertEqual((self.folder / "0/1/a.tmp").read_bytes(), found)
 
-    def test_a_process_that_is_stopped_does_not_keep_a_file(self) -> None:
-        _, manifests = self.stores(1)
-        piece = 8 << 20
+    def stopped(self, manifest: bytes, piece: int, seconds: float) -> "subprocess.Popen[str]":
+        """A process that was stopped while a store reads its memory."""
         code = f"""
 import base64, os, signal
 from libweft import Access
 from libweft.checkpoint import Checkpoints
-rank = Checkpoints([{manifests[0]!r}], **{OPTIONS!r})
+rank = Checkpoints([{manifest!r}], **{OPTIONS!r})
 with rank._endpoint.register(b"\\1" * {piece}, access=Access.REMOTE_READ) as memory:
     rank._call(0, "open", step=1, name="a", size={piece}, memories=[base64.b64encode(memory.export()).decode()])
-    calls = [rank._begin_call(0, "fill", step=1, name="a", runs=[(0, 0, 0, 0, {piece})] * 8, seconds=20) for _ in range(16)]
+    calls = [rank._begin_call(0, "fill", step=1, name="a", runs=[(0, 0, 0, 0, {piece})] * 8, seconds={seconds}) for _ in range(16)]
     os.kill(os.getpid(), signal.SIGSTOP)
     try:
         [call.wait() for call in calls]
@@ -425,15 +425,30 @@ with rank._endpoint.register(b"\\1" * {piece}, access=Access.REMOTE_READ) as mem
         print(error)
 """
         stopped = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        self.addCleanup(stopped.wait)
+        self.addCleanup(stopped.communicate)
         self.addCleanup(stopped.kill)
         os.waitid(os.P_PID, stopped.pid, os.WSTOPPED)
+        return stopped
+
+    def test_a_process_that_is_stopped_does_not_keep_a_file(self) -> None:
+        _, manifests = self.stores(1)
+        piece = 8 << 20
+        stopped = self.stopped(manifests[0], piece, 20)
         rank = self.rank(manifests)
         rank._call(0, "open", step=1, name="a", size=piece)
         found = (self.folder / "0/1/a.tmp").read_bytes()
         os.kill(stopped.pid, signal.SIGCONT)
         self.assertRegex(stopped.communicate(timeout=60)[0], "which began later|has ended")
         self.assertEqual((self.folder / "0/1/a.tmp").read_bytes(), found)
+
+    def test_a_process_that_is_stopped_does_not_hold_others_up(self) -> None:
+        _, manifests = self.stores(1)
+        rank = self.rank(manifests, timeout=3)
+        self.stopped(manifests[0], 8 << 20, 1)
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            self.assertEqual(rank.steps(), [])
+            time.sleep(0.1)
 
     def test_a_store_refuses(self) -> None:
         _, manifests = self.stores(1)

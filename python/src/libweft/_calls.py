@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 from .endpoint import Endpoint
 from .errors import UsageError, WeftError
 from .events import Message, PeerDown
+from .operation import Operation
 from .peer import Peer
 
 #: Before each part of a request or an answer: its number, and what it is.
@@ -71,7 +72,7 @@ class Calls:
         call = Call(do, timeout, Future(), functools.partial(self._waiting.pop, key, None))
         self._waiting[key] = call._future
         try:
-            self._send(peer, key[1], 0, {"do": do, **given}, timeout)
+            self._send(peer, key[1], 0, {"do": do, **given}, timeout).wait()
         except UsageError as error:
             call.forget()
             raise ConnectionError("the peer has ended") from error
@@ -80,11 +81,16 @@ class Calls:
             raise
         return call
 
-    def _send(self, peer: Peer, number: int, kind: int, what: Any, timeout: float) -> None:
+    def _send(self, peer: Peer, number: int, kind: int, what: Any, timeout: float) -> Operation[None]:
+        """Returns when only the last part is under way."""
         data = json.dumps(what).encode()
         for at in range(0, len(data), PART):
             last = IS_LAST * (at + PART >= len(data))
-            peer.send(HEAD.pack(number, kind | last) + data[at:at + PART], timeout=timeout).wait()
+            sending = peer.send(HEAD.pack(number, kind | last) + data[at:at + PART], timeout=timeout)
+            if last:
+                break
+            sending.wait()
+        return sending
 
     def _take(self) -> None:
         try:
@@ -144,7 +150,7 @@ class Calls:
             late = errno.ETIMEDOUT if isinstance(error, TimeoutError) else 0
             answer = {"error": str(error) or repr(error), "errno": getattr(error, "errno", None) or late}
         try:
-            self._send(peer, number, IS_ANSWER, answer, 60)
+            self._send(peer, number, IS_ANSWER, answer, 60)  # the peer may be stopped: others are not to wait for it
         except WeftError:
             pass  # it has ended
 
