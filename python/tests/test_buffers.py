@@ -14,9 +14,10 @@ from support import PAGE, Pair, pattern
 class Tensor:
     """As torch's, as far as Weft looks."""
 
-    def __init__(self, data: bytes, contiguous: bool = True) -> None:
+    def __init__(self, data: bytes, contiguous: bool = True, lazy: bool = False) -> None:
         self.memory = ctypes.create_string_buffer(data, len(data))
         self.contiguous = contiguous
+        self.lazy = lazy
 
     def data_ptr(self) -> int:
         return ctypes.addressof(self.memory)
@@ -29,6 +30,11 @@ class Tensor:
 
     def is_contiguous(self) -> bool:
         return self.contiguous
+
+    def is_conj(self) -> bool:
+        return self.lazy
+
+    is_neg = is_conj
 
 
 class Indexes:
@@ -134,7 +140,7 @@ class Buffers(Pair):
     def test_empty_and_fragmented_buffers_are_refused(self) -> None:
         wrongs: Tuple[Tuple[Any, Type[Exception]], ...] = (
                 (object(), TypeError), (memoryview(bytearray(8))[::2], BufferError), ((1, 2, 3), TypeError),
-                (Tensor(b"12", contiguous=False), BufferError), ((-1, 5), TypeError))
+                (Tensor(b"12", contiguous=False), BufferError), (Tensor(b"12", lazy=True), BufferError), ((-1, 5), TypeError))
         for wrong, error in wrongs:
             with self.subTest(wrong), self.assertRaises(error):
                 self.here.register(wrong)

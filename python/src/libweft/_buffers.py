@@ -84,12 +84,16 @@ class Held:
         elif is_tensor(buffer):
             if not buffer.is_contiguous():
                 raise BufferError(f"{name} is a tensor that is not contiguous: register it in parts, or call contiguous()")
+            if any(getattr(buffer, lazy, bool)() for lazy in ("is_conj", "is_neg")):
+                raise BufferError(f"{name} is a tensor whose bytes are not its values: call resolve_conj() or resolve_neg()")
             self.address = int(buffer.data_ptr())
             self.length = int(buffer.numel()) * int(buffer.element_size())
         else:
             view = _View()
             try:
-                _get(buffer, ctypes.byref(view), 0)  # raises BufferError itself
+                _get(buffer, ctypes.byref(view), 0)
+            except (BufferError, ValueError) as error:
+                raise type(error)(f"{name}: {error}") from None
             except TypeError:
                 raise TypeError(f"{name} is {described(buffer)}, which has no bytes: "
                                 f"{'encode it' if isinstance(buffer, str) else _WANTED}") from None

@@ -119,7 +119,7 @@ Tensors = Union[Mapping[str, Buffer], Sequence[Shard]]
 def shards_from(tensors: Tensors, once: bool = False) -> List[Shard]:
     """All as shards. Raises ValueError for what cannot be one; `once`: also for rows that are in two of them."""
     if isinstance(tensors, Mapping):
-        whole = [(name, *dtype_and_shape(name, tensor, length_of(tensor)), tensor) for name, tensor in tensors.items()]
+        whole = [(name, *dtype_and_shape(name, tensor, length_of(tensor, name)), tensor) for name, tensor in tensors.items()]
         tensors = [Shard(name, dtype, shape, 0, shape[0] if shape else 1, tensor) for name, dtype, shape, tensor in whole]
     shards = list(tensors)
     for shard in shards:
@@ -128,7 +128,7 @@ def shards_from(tensors: Tensors, once: bool = False) -> List[Shard]:
         name, dtype, shape, begin, end, buffer = shard
         if not 0 <= begin <= end <= shard.rows:
             raise ValueError(f"{name}: rows {begin} to {end} are none of {dtype} {tuple(shape)}, which has {shard.rows}")
-        wanted, own, length = (end - begin) * shard.row, dtype_of(name, buffer), length_of(buffer)
+        wanted, own, length = (end - begin) * shard.row, dtype_of(name, buffer), length_of(buffer, name)
         if own not in (None, "U8", dtype):
             raise ValueError(f"{name} is {dtype}, the buffer is {own}")
         if length != wanted:
@@ -142,11 +142,11 @@ def shards_from(tensors: Tensors, once: bool = False) -> List[Shard]:
     return shards
 
 
-def length_of(buffer: Any) -> int:
+def length_of(buffer: Any, name: str = "a buffer") -> int:
     """Bytes of a buffer, a tensor or a range of a file."""
     if isinstance(buffer, FileRange):
         return buffer.length
-    with Held(buffer) as held:
+    with Held(buffer, name) as held:
         return held.length
 
 
