@@ -486,6 +486,12 @@ with rank._endpoint.register(b"\\1" * {piece}, access=Access.REMOTE_READ) as mem
             Checkpoints(manifests, rank=2, ranks=2, **OPTIONS)
         with self.assertRaisesRegex(ValueError, "0 stores have rank0-0"):
             rank.commit(1, [part])
+        with self.assertRaisesRegex(BufferError, "^w: "):
+            rank.save(1, {"w": memoryview(b"1234")[::2]})
+        older = self.rank([json.dumps({**json.loads(manifests[0]), "format": 1}).encode()])
+        self.assertEqual(older.steps(), [])
+        with self.assertRaisesRegex(ValueError, r"manifests\[0\] is of a store of another version"):
+            older.save(1, {"a": b"1"})
 
     def test_the_commands_save_and_load_files(self) -> None:
         given = self.folder / "in"

@@ -20,7 +20,7 @@ from ..peer import Peer
 from ..weights import Shard, Target, Tensors, shards_from
 from .._calls import Call, Calls
 from ._saving import BLOCK, SLOWEST, File, Place, Progress, Saving, Writer, fill, spread
-from ._store import PIECE
+from ._store import FORMAT, PIECE
 from ._whole import check
 
 #: Pieces that are wanted in part and read again at once, for their checksums.
@@ -154,6 +154,8 @@ class Checkpoints:
         addresses = [base64.b64decode(one["checkpoints"]) for one in said]
         #: Where they were asked for their manifests, as far as that is known.
         self._places: List[Optional[str]] = [one.get("from") for one in said]
+        #: Those that cannot do what a save asks for.
+        self._older = [store for store, one in enumerate(said) if one.get("format") != FORMAT]
         self._endpoint = Endpoint(**{**weights.DIRECT, **options})
         self._calls = Calls(self._endpoint)
         self._last: Optional[Saving] = None
@@ -232,6 +234,8 @@ class Checkpoints:
 
     def _begin(self, step: int, tensors: Tensors, name: str, copy: bool, progress: Optional[Progress], commit: bool) -> Saving:
         count, step = self._count, number_of(step)
+        if self._older:
+            raise ValueError(f"manifests[{self._older[0]}] is of a store of another version, which can be loaded from, but not saved to")
         files = [File(f"{name}-{k}", shards, [(self.rank + k + c) % count for c in range(self._copies)])
                  for k, shards in enumerate(spread(shards_from(tensors, once=True), count))]
         with self._lock:

@@ -28,6 +28,8 @@ from ..transfers import Entry
 from ..weights import FileRange, Shard
 from .._calls import Calls
 
+#: Of the manifests of stores: those of 1 do not fill files.
+FORMAT = 2
 #: Bytes of which a file keeps one checksum.
 PIECE = 8 << 20
 #: The file that makes a step a checkpoint, and one that is being written.
@@ -183,7 +185,7 @@ class Store:
 
     def manifest(self) -> bytes:
         """What ranks need to know; it may travel by any means."""
-        return json.dumps({"format": 1, "checkpoints": base64.b64encode(self._endpoint.address).decode()}).encode()
+        return json.dumps({"format": FORMAT, "checkpoints": base64.b64encode(self._endpoint.address).decode()}).encode()
 
     def close(self) -> None:
         """What is committed stays; a save that is under way fails. Repeating it is harmless."""
