@@ -391,6 +391,9 @@ class Saves(unittest.TestCase):
         with self.assertRaisesRegex(OSError, "has committed step 1 meanwhile"):
             again._call(0, "commit", step=1, manifest={**manifest, "files": {}})
         self.assertEqual(again.steps()[0].files, {"a.1": 100})
+        # What was found may have another name by now, or be gone.
+        self.assertEqual(again._call(0, "sums", step=1, name="a.tmp", places=[[0, 100]]), [])
+        self.assertIs(again._call(0, "use", step=1, name="a.2"), False)
 
     def test_what_fills_a_file_has_ended_when_another_process_has_it(self) -> None:
         _, manifests = self.stores(1)

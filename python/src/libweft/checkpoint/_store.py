@@ -268,16 +268,19 @@ class Store:
     def _find(self, peer: int, step: int, name: str, size: int) -> Dict[str, Any]:
         """What an earlier save has left of a file, of that size: an unfinished one, and finished ones."""
         unfinished, finished = self._path(step, name + UNFINISHED), []
-        for other in os.listdir(self._path(step)) if os.path.isdir(self._path(step)) else ():
-            if other.startswith(name + ".") and other != name + UNFINISHED and os.stat(self._path(step, other)).st_size == size:
-                finished.append(other)
-        is_there = os.path.exists(unfinished) and os.stat(unfinished).st_size == size
+        with self._lock:
+            for other in os.listdir(self._path(step)) if os.path.isdir(self._path(step)) else ():
+                if other.startswith(name + ".") and other != name + UNFINISHED and os.stat(self._path(step, other)).st_size == size:
+                    finished.append(other)
+            is_there = os.path.exists(unfinished) and os.stat(unfinished).st_size == size
         return {"unfinished": name + UNFINISHED if is_there else "", "finished": finished}
 
     def _use(self, peer: int, step: int, name: str) -> bool:
-        """A finished file, as it is, for the checkpoint that is to be. False: it is not what was saved, and is to be written."""
+        """A finished file, as it is, for the checkpoint that is to be. False: it is not what was saved, or was removed by the commit
+        of another process, and is to be written."""
         with self._lock:
-            os.stat(self._path(step, name))
+            if not os.path.exists(self._path(step, name)):
+                return False
             self._hold(peer, f"{step}/{name}")
         self._sync(step)  # a store that was killed may have renamed it only
         return not self._check(peer, step, name)
@@ -288,9 +291,11 @@ class Store:
         sync(self.folder)
 
     def _sums(self, peer: int, step: int, name: str, places: List[List[int]]) -> List[int]:
-        """Of an unfinished file, which no other peer writes from here on."""
+        """Of an unfinished file, which no other peer writes from here on. None: another process has finished it meanwhile."""
         path = self._path(step, name)
         self._hold(peer, f"{step}/{name}")
+        if not os.path.exists(path):
+            return []
         whole = FileRange(path, 0, os.stat(path).st_size)
         return [weights.checksum(whole, at, length) for at, length in places]
 
