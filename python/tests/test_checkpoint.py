@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import unittest.mock
@@ -24,7 +25,8 @@ from libweft import Access, ConnectionFailedError, c
 from libweft._safetensors import header_for, placed
 from libweft.checkpoint import ChangedError, Checkpoints, Shard, Store, StoreError
 from libweft.checkpoint import __main__ as commands
-from libweft.checkpoint._store import PIECE
+from libweft.checkpoint._saving import RUNS
+from libweft.checkpoint._store import PIECE, _Filled
 from libweft.checkpoint._whole import joined
 
 OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
@@ -189,7 +191,7 @@ class Saves(unittest.TestCase):
             if there > total // 3:
                 raise KeyboardInterrupt
 
-        with self.assertRaises(KeyboardInterrupt), unittest.mock.patch.multiple("libweft.checkpoint._saving", DEPTH=1, BATCH=1):
+        with self.assertRaises(KeyboardInterrupt), unittest.mock.patch.multiple("libweft.checkpoint._saving", DEPTH=1, BATCH=1, LEAST=1):
             self.rank(manifests).save(1, [shard(0, ROWS)], progress=stop).wait(60)
         again = self.rank(manifests)
         self.assertEqual((again.steps(), self.files(1) != []), ([], True))
@@ -410,6 +412,20 @@ class Saves(unittest.TestCase):
                     call.wait()
         self.assertIn(0, found)  # else it was too late
         self.assertEqual((self.folder / "0/1/a.tmp").read_bytes(), found)
+
+    def test_a_slow_store_is_waited_for(self) -> None:
+        _, manifests = self.stores(1)
+        slow, fill = threading.Lock(), _Filled.fill
+
+        def slowly(*args: Any) -> None:
+            with slow:
+                time.sleep(0.5)
+            fill(*args)
+
+        with unittest.mock.patch.object(_Filled, "fill", slowly):
+            # Each alone has neighbours neither in memory nor in the file.
+            tensors = {str(i): bytes([i % 251]) * 100 for i in range(5 * RUNS)}
+            self.rank(manifests, timeout=1).save(1, tensors, copy=False).wait(60)
 
     def stopped(self, manifest: bytes, piece: int, seconds: float) -> "subprocess.Popen[str]":
         """A process that was stopped while a store reads its memory."""

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 #: Tensors' bytes begin in a file at a multiple of this, so that they pass the page cache by.
 BLOCK = 4096
-#: Lists of runs that each store reads at once, and pieces that are as long as one of them; runs in each.
-DEPTH, BATCH, RUNS = 4, 8, 256
+#: Lists of runs that each store reads at once of a copy, and pieces that are as long as one of them, with one rank, and at least;
+#: runs in each.
+DEPTH, BATCH, LEAST, RUNS = 4, 8, 2, 256
 #: Bytes per second that any disk reads or flushes.
 SLOWEST = 50e6
 
@@ -203,6 +204,9 @@ class Writer:
         self._owner, self._call, self._step = owner, owner._call, step
         self._files = files
         self._copies = [Copy(file, store) for file in files for store in file.stores]
+        #: Pieces of a list; and the bytes that a disk may have to write before it is done, as all ranks save at once.
+        self._batch = max(BATCH // owner._ranks, LEAST)
+        self._load = owner._ranks * owner._copies * DEPTH * self._batch * PIECE
 
     def write(self, where: Sequence[Sequence[Place]], saving: Saving) -> bytes:
         """Returns what `Checkpoints.commit` needs: everything is on stable storage then."""
@@ -293,7 +297,7 @@ class Writer:
         batch: List[Run] = []
         for run in runs:
             batch.append(run)
-            if len(batch) == RUNS or sum(run[-1] for run in batch) > (BATCH - 1) * PIECE:
+            if len(batch) == RUNS or sum(run[-1] for run in batch) > (self._batch - 1) * PIECE:
                 yield copy, batch
                 batch = []
         if batch:
@@ -314,8 +318,8 @@ class Writer:
                 if len(under_way) == DEPTH * len(lists):
                     oldest()
                 with self._owner._of(copy.store):
-                    call = self._owner._begin_call(copy.store, "fill", step=self._step, name=copy.file.name, runs=batch,
-                                                   seconds=self._owner._timeout)
+                    call = self._owner._begin_call(copy.store, "fill", self._load, step=self._step, name=copy.file.name, runs=batch,
+                                                   seconds=self._owner._timeout + self._load / SLOWEST)
                 under_way.append((copy, sum(run[-1] for run in batch), call))
             while under_way:
                 oldest()
