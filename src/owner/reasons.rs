@@ -1,5 +1,6 @@
 //! Why peers could not be reached, and why they ended, in words: for the log, and for whoever asks about a completion.
 
+use crate::descriptor;
 use crate::fabric::select::readable;
 use crate::fabric::{host, meaning, Cause, LinkState};
 use crate::ids::RailIndex;
@@ -45,7 +46,7 @@ impl Core {
         let name = self.rails.get(plan.rail.place()).map_or("", |rail| &rail.name);
         let to =
             peer.rail_address(plan.remote_rail).map_or_else(String::new, |there| readable(&there.address));
-        let mtu = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
+        let mtu = descriptor::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
         ping(&to, mtu.and_then(|mtu| mtu.trim().parse().ok()))
     }
 
