@@ -20,6 +20,7 @@ import threading
 import time
 import unittest
 import unittest.mock
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any, Dict, List, Tuple
 
@@ -474,6 +475,13 @@ class Weights(unittest.TestCase):
             done = pull()
             self.assertEqual((done.returncode, os.path.exists(f"{folder}/out.1")), (1, False))
             self.assertIn(f"pull: a: {places[0]} and {places[1]} have different bytes", done.stderr)
+            os.truncate(paths[1], len(header))
+            self.assertIn(f"{places[1]} offers nothing: {paths[1]} has become shorter", pull().stderr)
+        with socket.create_server(("127.0.0.1", 0)) as other, ThreadPoolExecutor(1) as pool:
+            answered = pool.submit(lambda: other.accept()[0].close())
+            with self.assertRaisesRegex(ValueError, "it has no address or .*: it is something else"):
+                weights.manifest_of(f"127.0.0.1:{other.getsockname()[1]}")
+            answered.result()
 
     def test_files_come_out_byte_for_byte(self) -> None:
         self.assertEqual(weights_roundtrip.failed(weights_roundtrip.files()[::10]), [])

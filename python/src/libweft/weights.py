@@ -755,7 +755,12 @@ def answer_at(listen: Tuple[str, int], doing: str, answer: Callable[[], bytes]) 
             with connection:
                 connection.settimeout(PATIENCE)
                 try:
-                    connection.sendall(answer())
+                    try:
+                        said = answer()
+                    except OSError as error:
+                        connection.sendall(json.dumps({"error": str(error)}).encode())
+                        raise
+                    connection.sendall(said)
                 except OSError as error:
                     print(f"a process that asked got nothing: {error}", file=sys.stderr)
 
@@ -767,7 +772,13 @@ def text_of(place: Tuple[str, int]) -> str:
 def answer_of(place: Tuple[str, int], *needs: str) -> bytes:
     """What is answered there: JSON with one of these keys. Errors name the source or store by where it was asked."""
     with socket.create_connection(place, timeout=PATIENCE) as connection:
-        said = json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    try:
+        said = json.loads(answer)
+    except ValueError:
+        said = None
+    if isinstance(said, dict) and "error" in said:
+        raise OSError(said["error"])
     if not isinstance(said, dict) or not any(key in said for key in needs):
         raise ValueError(f"it has no {' or '.join(needs)}: it is something else, or of another version")
     return json.dumps({**said, "from": text_of(place)}).encode()
