@@ -355,6 +355,10 @@ class Weights(unittest.TestCase):
             wanted = Shard("w", "U8", (ROWS, ROW), 50, 250, FileRange(f"{folder}/out", 5, 200 * ROW))
             with Source(offered, **OPTIONS) as source, Target([wanted], [source.manifest()], **OPTIONS) as target:
                 target.pull(verify=True)
+                with open(f"{folder}/other", "wb") as file:
+                    file.write(bytes(3 + 300 * ROW))
+                os.replace(f"{folder}/other", f"{folder}/in")  # what is served is the file that it was
+                target.pull(verify=True)
             with open(f"{folder}/out", "rb") as file:
                 self.assertEqual(file.read(), bytes(5) + rows(50, 250))
 

@@ -260,9 +260,16 @@ class Source:
         self.version: Optional[str] = version
         self._shards = [s for s in shards_from(shards, once=True) if s.end > s.begin and s.row]
         self._endpoint = Endpoint(**options)
+        self._files = contextlib.ExitStack()
         try:
             self._memories, self._places = register(self._endpoint, self._shards, Access.REMOTE_READ)
+            # What is registered stays the same file when its name stands for another one, or for none.
+            opened = {path: self._files.enter_context(open(path, "rb")).fileno()
+                      for path in dict.fromkeys(s.buffer.path for s in self._shards if isinstance(s.buffer, FileRange))}
+            self._shards = [s._replace(buffer=s.buffer._replace(path=f"/proc/self/fd/{opened[s.buffer.path]}"))
+                            if isinstance(s.buffer, FileRange) else s for s in self._shards]
         except BaseException:
+            self._files.close()
             self._endpoint.close()
             raise
         self._thread = threading.Thread(target=self._answer, daemon=True)
@@ -299,6 +306,7 @@ class Source:
         """Ends it: targets that read from it go on with other sources. The buffers can be used again."""
         self._endpoint.close()
         self._thread.join()
+        self._files.close()
 
     def __enter__(self) -> Source:
         return self
