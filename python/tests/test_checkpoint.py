@@ -25,7 +25,7 @@ from libweft import Access, ConnectionFailedError, c
 from libweft._safetensors import header_for, placed
 from libweft.checkpoint import ChangedError, Checkpoints, Shard, Store, StoreError
 from libweft.checkpoint import __main__ as commands
-from libweft.checkpoint._saving import RUNS
+from libweft.checkpoint._saving import RUNS, Writer
 from libweft.checkpoint._store import PIECE, _Filled
 from libweft.checkpoint._whole import joined
 
@@ -396,6 +396,18 @@ class Saves(unittest.TestCase):
         # What was found may have another name by now, or be gone.
         self.assertEqual(again._call(0, "sums", step=1, name="a.tmp", places=[[0, 100]]), [])
         self.assertIs(again._call(0, "use", step=1, name="a.2"), False)
+
+    def test_a_save_says_that_another_process_has_its_file(self) -> None:
+        _, manifests = self.stores(1)
+        hung, again = self.rank(manifests), self.rank(manifests)
+        headers = Writer._headers
+
+        def late(*given: Any) -> Any:
+            again._call(0, "open", step=1, name="rank0-0", size=100)
+            return headers(*given)
+
+        with unittest.mock.patch.object(Writer, "_headers", late), self.assertRaisesRegex(StoreError, "by another process, which began later"):
+            hung.save(1, {"a": bytes(9000)}).wait(60)
 
     def test_what_fills_a_file_has_ended_when_another_process_has_it(self) -> None:
         _, manifests = self.stores(1)

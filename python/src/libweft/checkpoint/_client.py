@@ -20,7 +20,7 @@ from ..peer import Peer
 from ..weights import Shard, Target, Tensors, shards_from
 from .._calls import Call, Calls
 from ._saving import BLOCK, SLOWEST, File, Place, Progress, Saving, Writer, fill, spread
-from ._store import FORMAT, PIECE
+from ._store import FORMAT, PIECE, TAKEN
 from ._whole import check
 
 #: Pieces that are wanted in part and read again at once, for their checksums.
@@ -45,6 +45,12 @@ class _Lost(StoreError, ConnectionError):
 
 class _Late(StoreError, TimeoutError):
     pass
+
+
+def _of_file(error: Exception) -> Exception:
+    """Of the memory that a file on a store is: why it is gone."""
+    gone = getattr(error, "status", None) == c.ERR_MEMORY_GONE
+    return ValueError(f"{TAKEN}, or was cut off: {error}") if gone else error
 
 
 class _Check(NamedTuple):
@@ -195,7 +201,7 @@ class Checkpoints:
         try:
             yield
         except (OSError, PeerError) as error:
-            self._raise(store, error)
+            self._raise(store, _of_file(error))
         except UsageError as error:
             if error.status != c.ERR_HANDLE:
                 raise
@@ -209,7 +215,7 @@ class Checkpoints:
         except PeerError as error:
             for store, peer in self._stores.items():
                 if peer.id == error.peer:
-                    self._raise(store, error)
+                    self._raise(store, _of_file(error))
             raise
 
     def _raise(self, store: int, error: Exception) -> NoReturn:
