@@ -258,6 +258,7 @@ test-docs: ## The documents: names and links; the site, in headless Chromium too
 	@tools/test-site.py
 	@$(MAKE) --no-print-directory tested
 	$(CARGO) build --release $(CARGO_FLAGS) -p weft-bench
+	$(CARGO) build $(CARGO_FLAGS) -p libweft --features futures --example parameter_server
 	@tools/test-blocks.py $(TARGET)/release
 
 abi: ## Adds the fields of include/weft.h to the layout that is promised: docs/abi.md

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs the blocks of code of the documents:     tools/test-blocks.py LIBRARY_FOLDER [--not-the-shell] [PART_OF_A_PAGE]...
 
-What a page takes for granted is in tools/blocks: PAGE.c and PAGE.py have a line BLOCKS where those of the page go, one after the
-other; PAGE.sh comes before each block of the shell. An indented block is one of the shell. These run as root, in a network
-namespace of their own with HOST and FIRST as itself, in a folder with links to the repository's files; what serves is left to run
-beside the rest. A command that .ci/run has as a stage is run there.
+What a page takes for granted is in tools/blocks: PAGE.c, PAGE.cpp and PAGE.py have a line BLOCKS where those of the page go, one after
+the other; PAGE.sh comes before each block of the shell. An indented block is one of the shell, but in a list. These run as root, in
+a network namespace of their own with HOST and FIRST as itself, in a folder with links to the repository's files; what goes on is left
+to run beside the rest. A command that .ci/run has as a stage is run there.
 
 A comment in the line before a block says otherwise:
     block: LANGUAGE                text is no code
@@ -31,15 +31,14 @@ MADE = {"docs/reference.md", "docs/python.md"}
 NO_CODE = {"text", "yaml", "json", "toml", ""}
 C_BEFORE = """#include <stdio.h>
 #include <stdlib.h>
-#include <weft.h>
 #define CHECK(call) do { if ((call) < 0) { fprintf(stderr, "%s: %s\\n", #call, weft_last_error()); exit(1); } } while (0)
 """
 SH_BEFORE = """set -eu
 ip link set lo up
-beside() { # PORT COMMAND...
-    local port=$1
+beside() { # STATE_AND_PORT COMMAND...: until a connection is so
+    local socket=$1
     shift
-    "$@" & until ss -Hltn "sport = :$port" | grep -q . || ! kill -0 $!; do sleep 0.1; done
+    "$@" & until ss -Htn state $socket | grep -q . || ! kill -0 $!; do sleep 0.1; done
     kill -0 $!
 }
 make() { (cd "$ROOT" && command make "$@"); }
@@ -47,7 +46,7 @@ cargo() { (cd "$ROOT" && command cargo "$@"); }
 """
 #: What a block asks of a machine is made smaller.
 SMALLER = [(r"\b(?:HOST|FIRST|10\.0\.0\.7)\b", "127.0.0.1"), (r"/nvme/", "./"), (r"/path/to/weft", str(ROOT)), (r"--layers 80", "--layers 2"), (r"figures --(?=only|markdown)", "figures --quick --")]
-SERVES = re.compile(r"(?:weft-bench|libweft\.\w+) (?:serve|store)\b")
+GOES_ON = re.compile(r"(?:weft-bench|libweft\.\w+|parameter_server) (?:serve|store|work)\b")
 
 
 @dataclass
@@ -64,20 +63,20 @@ class Block:
 
 def blocks_of(page):
     lines = (ROOT / page).read_text().split("\n")
-    at, before = 0, ""
+    at, before, outer = 0, "", ""
     while at < len(lines):
         line, begin = lines[at], at
         fence = re.match(r"```([\w+]*)$", line)
         if fence:
             at = next(end for end in range(at + 1, len(lines)) if lines[end] == "```") + 1
             language, code = fence[1], lines[begin + 1:at - 1]
-        elif re.match(r"    [^|]", line) and (at == 0 or not lines[at - 1].strip()):
+        elif re.match(r"    [^|]", line) and (at == 0 or not lines[at - 1].strip()) and not re.match(r"\d+\. |- ", outer):
             while at < len(lines) and (lines[at].startswith("    ") or not lines[at].strip()):
                 at += 1
             language, code = "sh", [line[4:] for line in lines[begin:at]]
         else:
             at += 1
-            before = line if line.strip() else before
+            before, outer = line if line.strip() else before, line if line[:1].strip() else outer
             continue
         marker = re.match(r"<!-- block: (.*) -->$", before)
         before, marker = "", marker[1] if marker else ""
@@ -120,17 +119,20 @@ class Runner:
                                 PYTHONPATH=str(ROOT / "python/src"), LD_LIBRARY_PATH=str(self.library),
                                 PATH=f"{self.library}:{scratch}/.with:{os.environ['PATH']}")
 
-    def c(self, page, blocks):
-        context = given(page, ".c") or "BLOCKS"
+    def c(self, page, blocks, suffix=".c", compiler=("CC", "cc", "-std=gnu11"), header="weft.h"):
+        context = given(page, suffix) or "BLOCKS"
         simulated = "weft_simulated" in context
         environment = dict(self.environment, LD_LIBRARY_PATH=str(self.scratch / ".with")) if simulated else self.environment
         code = "".join(f'#line {block.line + 1} "{page}"\n{block.code}' for block in blocks)
-        before = C_BEFORE if "CHECK(" in code + context and "define CHECK" not in code else "#include <weft.h>\n"
-        source, program = self.scratch / "blocks.c", self.scratch / "blocks"
+        before = f"#include <{header}>\n" + C_BEFORE * ("CHECK(" in code + context and "define CHECK" not in code)
+        source, program = self.scratch / f"blocks{suffix}", self.scratch / "blocks"
         source.write_text(before + re.sub(r"^ *BLOCKS$", lambda _: code, context, flags=re.M))
-        return finished([os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", source,
+        return finished([os.environ.get(*compiler[:2]), *compiler[2:], "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", source,
                          f"-L{self.library}", "-lweft", "-o", program]) or finished(
                              [program], env=environment)
+
+    def cpp(self, page, blocks):
+        return self.c(page, blocks, ".cpp", ("CXX", "c++", "-std=c++17", "-fno-exceptions"), "weft.hpp")
 
     def python(self, page, blocks):
         source = self.scratch / "blocks.py"
@@ -144,9 +146,10 @@ class Runner:
             return None
         for was, becomes in SMALLER:
             line = re.sub(was, becomes, line)
-        if SERVES.search(line):
-            port = re.search(r"--listen \S*?(\d+) ", line + " ")
-            return f"beside {port[1] if port else 4711} {line}"
+        if goes_on := GOES_ON.search(line):
+            port = re.search(r"(?:--listen|serve|work) \S*?(\d+) ", line + " ")
+            socket = "connected dport" if goes_on[0].endswith("work") else "listening sport"
+            return f"beside '{socket} = :{port[1] if port else 4711}' {line}"
         return line
 
     def sh(self, page, blocks):
@@ -183,7 +186,7 @@ def main():
             wrong += problems
             ran += not problems
         else:
-            whole = block.language in ("c", "python") and "int main(" not in block.code
+            whole = block.language in ("c", "cpp", "python") and "int main(" not in block.code
             groups.setdefault((block.page, block.language, 0 if whole else block.line), []).append(block)
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(library, Path(folder))
