@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import unittest
+from pathlib import Path
 from typing import Any, Dict, List
 
 import torch
@@ -98,6 +100,18 @@ class Dcp(unittest.TestCase):
         for wrong in ("last", "run8/step-1", "²"):
             with self.assertRaisesRegex(ValueError, "is not the number of a step"):
                 dcp.save(state(), storage_writer=writer, checkpoint_id=wrong)
+
+    def test_the_block_of_the_page_saves_and_loads(self) -> None:
+        page = (Path(__file__).parents[2] / "docs/checkpoint.md").read_text(encoding="utf-8")
+        block = next(code for code in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "import WeftReader" in code)
+        save, load = block[:block.index("dcp.load(")], block[block.index("dcp.load("):]
+        os.environ.update(WEFT_FABRIC="tcp", WEFT_RAILS="lo")
+        made: Dict[str, Any] = {"manifests": self.manifests, "state": state()}
+        exec(save, made)
+        self.addCleanup(made["writer"].close)
+        made["state"] = state(zero=True)
+        exec(load, made)
+        self.assertEqual([key for key, value in state().items() if not same(value, made["state"][key])], [])
 
     def test_tensors_are_sharded_in_other_ways(self) -> None:
         processes.spawn(sharded, (self.manifests, 20000 + os.getpid() % 9000, 2), nprocs=2)

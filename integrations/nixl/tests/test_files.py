@@ -1,12 +1,14 @@
 """Files as memory of agents (FILE_SEG): an agent's own, and those of other agents."""
 
 import os
+import re
 import tempfile
 import threading
 
 import numpy as np
 from support import Agent, Case, pattern
 
+ENGINES = os.path.join(os.path.dirname(__file__), "../../../docs/engines.md")
 PAGE = 4096
 SIZE = 1 << 20
 
@@ -129,6 +131,19 @@ class Files(Case):
         [thread.start() for thread in threads]
         [thread.join() for thread in threads]
         self.assertEqual(failures, [])
+
+    def test_the_block_of_the_page_moves_pages(self):
+        here, numbers = Agent(SIZE), list(range(15, -1, -1))
+        here.bytes[:] = pattern(SIZE, 4)
+        with open(ENGINES, encoding="utf-8") as page:
+            block = next(code for code in re.findall(r"^```python\n(.*?)^```$", page.read(), re.M | re.S) if '"FILE"' in code)
+        block = block.replace("/nvme", self.folder).replace("agent.initialize_xfer", "request = agent.initialize_xfer")
+        made = {"agent": here, "memory": here.descs([(here.base + n * 65536, 65536, 0) for n in range(16)]), "numbers": numbers}
+        exec(block, made)
+        self.assertEqual(here.finish(made["request"]), "DONE")
+        with open(os.path.join(self.folder, "pages"), "rb") as file:
+            there = np.frombuffer(file.read(), dtype=np.uint8)
+        np.testing.assert_array_equal(there.reshape(16, 65536)[numbers], here.bytes.reshape(16, 65536))
 
     def test_files_are_queried_by_path(self):
         here, path = Agent(SIZE), self.file()
