@@ -9,7 +9,7 @@
 
 use libweft::futures::{Completions, Dispatcher, OpFuture};
 use libweft::{
-    Access, Completion, Endpoint, EndpointConfig, Memory, MemoryArgs, OpOptions, Peer, RemoteMemory,
+    Access, Category, Completion, Endpoint, EndpointConfig, Memory, MemoryArgs, OpOptions, Peer, RemoteMemory,
 };
 use std::collections::HashMap;
 use std::io;
@@ -217,7 +217,10 @@ async fn work(server: &str, goal: f32, rounds: u32) -> Result<()> {
                 let write = dispatcher.submit(OpOptions::new().notify(1), |options| {
                     endpoint.write(&gradient, 0, remote, 0, BYTES, options)
                 });
-                ended(&endpoint, write?).await?;
+                match async { ended(&endpoint, write?).await }.await {
+                    Err(error) if error.category() == Category::Peer => break,
+                    sent => _ = sent?,
+                }
             }
             Some(Completion::PeerDown(_)) | None => break,
             Some(_) => {}
