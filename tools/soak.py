@@ -246,13 +246,26 @@ class Connection:
             pass
 
 
+class Heap(ctypes.Structure):
+    """`struct mallinfo2` of glibc 2.33; `in_use` is of all arenas."""
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "free_chunks", "fast_chunks", "mapped_chunks", "mapped", "unused",
+                                                     "fast", "in_use", "free", "top")]
+
+
 def measured():
-    """After the allocators have given back what they keep of freed memory: a leak is what cannot be given back."""
+    """After the allocators have given back what they keep of freed memory: a leak is what cannot be given back. `heap`, kB that
+    malloc's callers have, tells it from pages that are kept for little of what is on them."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
+    heap = 0
+    if hasattr(libc, "mallinfo2"):
+        libc.mallinfo2.restype = Heap
+        now = libc.mallinfo2()
+        heap = (now.in_use + now.mapped) // 1024
     status = pathlib.Path("/proc/self/status").read_text()
     rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-    return {"rss": rss, "descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
+    return {"rss": rss, "heap": heap, "descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
 
 
 def live(pipe, number, warmup):
@@ -344,7 +357,7 @@ def main():
         wrong = sum(sample["wrong"] for sample in last)
         if now - shown >= 60 or now >= seconds:
             shown = now
-            each = ", ".join(f"{s['rss']} kB {s['descriptors']} fds {s['threads']} threads" for s in last)
+            each = ", ".join(f"{s['rss']} kB {s['heap']} kB heap {s['descriptors']} fds {s['threads']} threads" for s in last)
             print(f"{now / 60:.0f} min: {sum(s['moved'] for s in last)} transfers, {killed} killed, {wrong} wrong; {each}; "
                   + ", ".join(f"{name}: {value}" for name, value in figures.items()), flush=True)
         if wrong:
