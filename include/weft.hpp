@@ -321,7 +321,7 @@ private:
     static bool given_back(weft_memory *handle) noexcept
     {
         weft_status status = WEFT_ERR_BUSY;
-        for (int tries = 0; tries < 10 && status == WEFT_ERR_BUSY; ++tries)
+        for (int tries = 0; tries < 30 && status == WEFT_ERR_BUSY; ++tries)
             status = weft_memory_deregister(handle);
         return status == WEFT_OK || status == WEFT_ERR_HANDLE || status == WEFT_ERR_FORKED;
     }

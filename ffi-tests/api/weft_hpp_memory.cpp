@@ -56,13 +56,13 @@ bool only_what_is_given_back_is_freed()
         {{WEFT_ERR_FORKED}, WEFT_ERR_INTERNAL, true, 1},
         // What ended early is put away soon; only what stays in use ends the endpoint.
         {{WEFT_ERR_BUSY, WEFT_OK}, WEFT_ERR_INTERNAL, true, 2},
-        {busy_for(10, WEFT_OK), WEFT_OK, true, 11},
+        {busy_for(30, WEFT_OK), WEFT_OK, true, 31},
         {{WEFT_ERR_TIMED_OUT, WEFT_OK}, WEFT_OK, true, 2},
         {{WEFT_ERR_FABRIC, WEFT_ERR_HANDLE}, WEFT_OK, true, 2},
         {{WEFT_ERR_INTERNAL, WEFT_OK}, WEFT_OK, true, 2},
-        {busy_for(10, WEFT_OK), WEFT_ERR_TIMED_OUT, false, 10},
+        {busy_for(30, WEFT_OK), WEFT_ERR_TIMED_OUT, false, 30},
         {{WEFT_ERR_TIMED_OUT}, WEFT_ERR_TIMED_OUT, false, 1},
-        {{WEFT_ERR_BUSY}, WEFT_OK, false, 20},
+        {{WEFT_ERR_BUSY}, WEFT_OK, false, 60},
         {{WEFT_ERR_FABRIC, WEFT_ERR_TIMED_OUT}, WEFT_OK, false, 2},
         {{-12345, -12345}, WEFT_OK, false, 2},
     };

@@ -21,7 +21,7 @@ use std::time::Duration;
 const REVOKE: Duration = Duration::from_secs(2);
 /// Operations that ended early keep their memories until their workers have put them away: a caller that has polled their
 /// completions waits for that.
-const PUT_AWAY: Duration = Duration::from_millis(100);
+const PUT_AWAY: Duration = Duration::from_millis(10);
 
 impl Endpoint {
     /// Allocates memory that is ready for transfers, near the rails by default.

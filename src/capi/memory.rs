@@ -216,7 +216,7 @@ pub unsafe extern "C" fn weft_memory_export(
 /// Blocks for a round trip to the slowest importer; one that does not answer
 /// within 2 seconds is disconnected (PEER_DOWN with `WEFT_ERR_PEER_LOST`). With
 /// manual progress keep polling until the peers have deregistered, too. Waits up
-/// to 100 ms for what ended early and is being put away.
+/// to 10 ms for what ended early and is being put away.
 ///
 /// Errors: `WEFT_ERR_BUSY` (own transfers or grants use it: poll, revoke, try
 /// again; over host also what ended early at a process that is stopped, until
