@@ -333,8 +333,8 @@ impl Channel {
         self.word(ANSWERS + 8)
     }
 
-    /// The most bytes of a request for a disk, if the target takes longer ones than `BYTES`; it stores this before its first
-    /// answer, and one of Weft 0.3.0 never.
+    /// The most bytes of a request for a disk, if the target takes longer ones than `BYTES`: it stores this before its first
+    /// answer.
     pub fn longest(&self) -> &AtomicU64 {
         self.word(ANSWERS + 16)
     }
