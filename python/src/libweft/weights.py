@@ -551,7 +551,7 @@ class Target:
         """Of these pieces, those whose source has not confirmed them: it was lost before, or is now, as it has other bytes. Raises
         ValueError if two sources differ. `moved` is called with none after each answer: an exception of `progress` ends this, too."""
         came_from = self._came_from
-        #: By the question: a piece, who was asked for it, and whether for all of it or for a sample.
+        #: Of each question: the piece, the source that was asked, and whether it was for the whole piece or a sample.
         asked: Dict[int, Tuple[int, int, bool]] = {}
         left = ((number, source, source == came_from[number]) for number in pieces for source, _, _ in self.pieces[number].sources
                 if source == came_from[number] or source in self._remotes)

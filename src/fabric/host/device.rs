@@ -45,7 +45,7 @@ pub struct Slot {
 pub struct Answer {
     pub errno: i32,
     pub immediate: Option<Immediate>,
-    /// Keeps the grant in use until the bytes are copied.
+    /// Keeps the grant in use until the bytes are copied, and the request is announced.
     pub _entered: Option<Use>,
     /// A read whose bytes have a place in the channel already: where it begins.
     pub placed: Option<u64>,
@@ -236,7 +236,7 @@ impl Devices {
     /// The next answered request: its error number (`of_slot`, if not 0), and the place that it had in the channel. Its
     /// events go to `reaped`.
     pub fn take(&mut self, of_slot: i32, reaped: &mut Vec<Reaped>) -> Option<(i32, Option<u64>)> {
-        let (Answer { errno, immediate, slot, placed, .. }, failed) = self.copies.take()?;
+        let (Answer { errno, immediate, slot, placed, _entered }, failed) = self.copies.take()?;
         self.filling -= usize::from(slot.is_some_and(|slot| slot.filled));
         self.placed -= usize::from(placed.is_some());
         let errno = [of_slot, failed, errno].into_iter().find(|errno| *errno != 0).unwrap_or(0);

@@ -70,17 +70,19 @@ enum Blocked {
 /// The outcome of a request.
 enum Outcome {
     Done,
+    /// The bytes of a write are in their place.
+    Written(Option<Use>),
     /// A device serves it.
     Begun(Option<Use>),
     /// A disk copies the slot.
-    Slow(Slot),
+    Slow(Slot, Option<Use>),
     Refused(i32),
     Later(Blocked),
     /// The peer violated the protocol.
     Senseless,
 }
 
-use Outcome::{Begun, Done, Later, Refused, Senseless, Slow};
+use Outcome::{Begun, Done, Later, Refused, Senseless, Slow, Written};
 
 pub struct Incoming {
     socket: Descriptor,
@@ -235,8 +237,9 @@ impl Incoming {
             let place = self.back;
             let (errno, begun, _entered, slot) = match self.perform(&request, &block, with) {
                 Done => (0, false, None, None),
+                Written(entered) => (0, false, entered, None),
                 Begun(entered) => (0, true, entered, None),
-                Slow(slot) => (0, false, None, Some(slot)),
+                Slow(slot, entered) => (0, false, entered, Some(slot)),
                 Refused(errno) => (errno, false, None, None),
                 Later(blocked) => {
                     self.blocked = blocked;
@@ -398,7 +401,7 @@ impl Incoming {
             }
         }
         copy::settle(stream);
-        outcome.map_or(Refused(GONE), |()| Done)
+        outcome.map_or(Refused(GONE), |()| Written(entered))
     }
 
     fn read(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
@@ -515,7 +518,7 @@ impl Incoming {
         // SAFETY: `check` found the target registered, and the length is at most that of the inline
         // bytes.
         let copied = unsafe { copy::copy_or_fail(to, from, request.len as usize, false, may_fault) };
-        copied.map_or(Refused(GONE), |()| Done)
+        copied.map_or(Refused(GONE), |()| Written(entered))
     }
 
     /// The request's pieces, read once; `None` if they do not add up to it.
