@@ -265,6 +265,44 @@ static void revoke_waits_for_a_disk(void)
     duo_close(&disk.duo);
 }
 
+/* A write has its bytes, but its count waits behind a write that the disk keeps: the revoke waits for the count. */
+static void revoke_waits_for_a_count(bool own_disk)
+{
+    struct disk disk = disk_open(HANGS, 0);
+    struct duo *duo = &disk.duo;
+    struct range_request first = to_disk(&disk, RUN, 0);
+    struct list_request list = LIST_REQUEST_INIT;
+    weft_memory_range range = {own_disk ? duo->b_bytes : device_alloc(0, RUN), RUN}, from = {device_alloc(0, RUN), RUN};
+    weft_memory_args granted = WEFT_MEMORY_ARGS_INIT;
+    weft_memory *memory, *own = NULL;
+    weft_counter counter;
+    weft_op id;
+    uint64_t before, after;
+    granted.access = WEFT_ACCESS_GRANTED;
+    CHECK_OK(weft_memory_register(duo->b->endpoint, &range, 1, &granted, &memory));
+    CHECK_OK(weft_grant_create(memory, duo->b_to_a, NULL, &list.options.grant));
+    CHECK_OK(weft_counter_create(duo->b->endpoint, &counter));
+    if (own_disk)
+        CHECK_OK(weft_memory_register(duo->a->endpoint, &from, 1, NULL, &own));
+    weft_list_entry entry = {.local = own_disk ? own : duo->a_memory, .remote = import_of(duo, memory), .len = RUN, .counter = counter};
+    list.entries = &entry;
+    list.count = 1;
+    write_now(duo->a, &first);
+    sleep_ms(50); /* its launch is the one that hangs */
+    CHECK_OK(submit_write_list(duo->a->endpoint, &list, &id));
+    sleep_ms(100);
+    CHECK_OK(weft_grant_revoke(duo->b->endpoint, &list.options.grant, NULL, &id));
+    CHECK_OK(box_await(duo->b, id, patience_ms()).status);
+    CHECK_OK(weft_counter_read(duo->b->endpoint, counter, &before));
+    sleep_ms(700);
+    CHECK_OK(weft_counter_read(duo->b->endpoint, counter, &after));
+    CHECK_EQ(after, before);
+    duo_close(duo);
+}
+
+static void revoke_waits_for_a_count_behind_a_disk(void) { revoke_waits_for_a_count(false); }
+static void revoke_waits_for_a_count_of_an_own_disk(void) { revoke_waits_for_a_count(true); }
+
 static void deregistration_waits_for_a_disk(void)
 {
     struct disk disk = disk_open(HANGS, 0);
@@ -370,6 +408,8 @@ int main(int argc, char **argv)
         {"disk_that_hangs_is_refused", FABRICS, disk_that_hangs_is_refused},
         {"fence_waits_for_a_disk", FABRICS, fence_waits_for_a_disk},
         {"revoke_waits_for_a_disk", FABRICS, revoke_waits_for_a_disk},
+        {"revoke_waits_for_a_count_behind_a_disk", FABRICS, revoke_waits_for_a_count_behind_a_disk},
+        {"revoke_waits_for_a_count_of_an_own_disk", FABRICS, revoke_waits_for_a_count_of_an_own_disk},
         {"deregistration_waits_for_a_disk", FABRICS, deregistration_waits_for_a_disk},
         {"end_of_a_peer_waits_for_a_disk", FABRICS, end_of_a_peer_waits_for_a_disk},
         {"canceled_read_leaves_memory_alone_over_every_rail", "tcp", canceled_read_leaves_memory_alone_over_every_rail},

@@ -1,5 +1,6 @@
-//! What devices copy now between NICs' buffers and memory that peers reach. A disk may take long, or never end:
-//! nothing waits for it inside a NIC. Who takes access back asks here whether it is over.
+//! What devices copy now between NICs' buffers and memory that peers reach, and what is announced behind such copies. A
+//! disk may take long, or never end: nothing waits for it inside a NIC. Who takes access back asks here whether it is
+//! over.
 
 use crate::ids::PeerId;
 use parking_lot::Mutex;
@@ -16,7 +17,7 @@ struct Begun {
     copies: BTreeMap<u64, (Option<PeerId>, u64)>,
 }
 
-/// A copy for a peer's request; over when this is dropped.
+/// A copy for a peer's request, or what the request announces; over when this is dropped.
 pub struct Copy {
     among: Arc<Copying>,
     number: u64,

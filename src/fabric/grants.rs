@@ -61,14 +61,6 @@ impl Use {
     }
 }
 
-impl Clone for Use {
-    /// One more use, also of a grant that has been closed meanwhile: its revoke waits for the last.
-    fn clone(&self) -> Use {
-        self.0.users.fetch_add(1, Ordering::AcqRel);
-        Use(self.0.clone())
-    }
-}
-
 impl Drop for Use {
     #[inline]
     fn drop(&mut self) {

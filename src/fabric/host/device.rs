@@ -13,6 +13,7 @@ use super::request::Piece;
 use super::socket::Forgotten;
 use crate::descriptor::Descriptor;
 use crate::device::{driver, Device, Handle};
+use crate::fabric::copying::Copy;
 use crate::fabric::grants::Use;
 use crate::fabric::own::pool::Pool;
 use crate::fabric::{Immediate, Reaped};
@@ -44,8 +45,9 @@ pub struct Slot {
 #[derive(Default)]
 pub struct Answer {
     pub errno: i32,
-    pub immediate: Option<Immediate>,
-    /// Keeps the grant in use until the bytes are copied, and the request is announced.
+    /// Announced in the request's turn, for which a revoke waits.
+    pub immediate: Option<(Immediate, Copy)>,
+    /// Keeps the grant in use until the bytes are copied.
     pub _entered: Option<Use>,
     /// A read whose bytes have a place in the channel already: where it begins.
     pub placed: Option<u64>,
@@ -241,7 +243,7 @@ impl Devices {
         self.placed -= usize::from(placed.is_some());
         let errno = [of_slot, failed, errno].into_iter().find(|errno| *errno != 0).unwrap_or(0);
         if errno == 0 {
-            reaped.extend(immediate.map(Reaped::arrival));
+            reaped.extend(immediate.map(|(immediate, _)| Reaped::arrival(immediate)));
         }
         Some((errno, placed))
     }

@@ -75,7 +75,7 @@ enum Outcome {
     /// A device serves it.
     Begun(Option<Use>),
     /// A disk copies the slot.
-    Slow(Slot, Option<Use>),
+    Slow(Slot),
     Refused(i32),
     Later(Blocked),
     /// The peer violated the protocol.
@@ -239,7 +239,7 @@ impl Incoming {
                 Done => (0, false, None, None),
                 Written(entered) => (0, false, entered, None),
                 Begun(entered) => (0, true, entered, None),
-                Slow(slot, entered) => (0, false, entered, Some(slot)),
+                Slow(slot) => (0, false, None, Some(slot)),
                 Refused(errno) => (errno, false, None, None),
                 Later(blocked) => {
                     self.blocked = blocked;
@@ -250,7 +250,9 @@ impl Incoming {
             self.forward = block.end;
             self.next += 1;
             if slot.is_some() || begun || !self.devices.is_empty() {
-                let (immediate, placed) = (request.immediate, (self.back != place).then_some(place));
+                let announce = |immediate| (immediate, with.pool.begin(self.peer, request.key));
+                let immediate = request.immediate.filter(|_| errno == 0).map(announce);
+                let placed = (self.back != place).then_some(place);
                 self.devices.push(Answer { errno, immediate, _entered, placed, slot }, begun);
             } else {
                 with.reaped.extend(request.immediate.filter(|_| errno == 0).map(Reaped::arrival));

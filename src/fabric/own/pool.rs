@@ -84,6 +84,11 @@ impl Pool {
         self.copying = copying;
     }
 
+    /// Something is under way for a request of a peer: a copy, or what is announced behind other copies.
+    pub fn begin(&self, peer: Option<PeerId>, key: u64) -> Copy {
+        self.copying.begin(peer, key)
+    }
+
     /// Takes a slot; `give_back` it when its bytes are no longer needed. `Ok(None)`: none is free for this.
     pub fn take(&mut self, purpose: Purpose) -> Result<Option<u32>, i32> {
         let slow = is_slow(purpose.device);
@@ -219,7 +224,10 @@ impl Pool {
             explain(&taken.purpose, errno - ON_DISK);
         }
         taken.errno = errno;
-        taken.hangs = errno == TIMED_OUT && slots.is_slow(slot);
+        let hangs = errno == TIMED_OUT && slots.is_slow(slot);
+        // What waits for a slot may now have one, or an error.
+        self.news |= hangs && !taken.hangs;
+        taken.hangs = hangs;
         if !taken.hangs {
             taken.copies = None;
         }

@@ -4,6 +4,7 @@
 use super::incoming::Read;
 use super::socket::Outcome;
 use crate::device::Device;
+use crate::fabric::copying::Copy;
 use crate::fabric::grants::Use;
 use crate::fabric::own::pool::{Pool, Purpose};
 use crate::fabric::{Connection, Immediate};
@@ -15,8 +16,8 @@ const TOGETHER: usize = 8;
 
 /// The step behind a copy.
 pub enum Next {
-    /// A request of the peer is settled.
-    Settled(i32, Option<Immediate>),
+    /// A request of the peer is settled, and what it announces, for which a revoke waits.
+    Settled(i32, Option<(Immediate, Option<Copy>)>),
     /// A read of the peer can be answered.
     Answer(Read),
     /// A request of our operation has its data.
@@ -154,6 +155,7 @@ impl Staged {
         self.landing.pop_front().map(|(next, _)| (next, errno))
     }
 
+    #[inline]
     pub fn is_landing(&self) -> bool {
         !self.landing.is_empty()
     }

@@ -55,12 +55,10 @@ impl Incoming {
             unsafe { copy::copy(pool.base(number) as *mut u8, run, len as usize, true) };
             copy::settle(true);
         }
-        // The copy may end before the answer's turn comes, which announces the request: both hold the grant.
-        let until_answered = entered.clone();
         // SAFETY: the places are registered, and a registration waits for the pool's copies before it ends; they are as long
         // as the request, which fits the slot.
         match unsafe { pool.copy(number, places, entered) } {
-            Ok(()) => Slow(Slot { number, filled, len }, until_answered),
+            Ok(()) => Slow(Slot { number, filled, len }),
             Err(errno) => Refused(errno),
         }
     }

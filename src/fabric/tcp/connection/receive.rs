@@ -84,7 +84,12 @@ impl Connection {
                         Err(failed) => errno = failed,
                     }
                 }
-                self.follow(Next::Settled(errno, request.immediate), slot, with.reaped);
+                let announced = request.immediate.map(|immediate| {
+                    let landing = self.staged.as_ref().is_some_and(|staged| staged.is_landing());
+                    let waits = slot.is_some() || landing;
+                    (immediate, waits.then(|| with.pool.begin(self.incoming.owner, request.key)))
+                });
+                self.follow(Next::Settled(errno, announced), slot, with.reaped);
                 Ok(Step::Done)
             }
             Coming::Data(mut errno) => {
@@ -124,7 +129,8 @@ impl Connection {
     #[inline]
     fn proceed(&mut self, next: Next, failed: i32, reaped: &mut Vec<Reaped>) {
         match next {
-            Next::Settled(errno, immediate) => {
+            Next::Settled(errno, announced) => {
+                let immediate = announced.map(|(immediate, _)| immediate);
                 self.incoming.settle(if failed != 0 { failed } else { errno }, immediate, reaped)
             }
             Next::Answer(read) => self.incoming.read(read),
