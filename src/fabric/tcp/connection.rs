@@ -518,6 +518,7 @@ impl Connection {
         if self.staged.is_some() {
             self.land(with.pool, with.reaped);
         }
+        self.stalled = false; // What has come may be answered, if not in this pass.
         let alone = !self.is_sending() && !self.leaving && !self.outgoing.is_waiting();
         match alone && self.incoming.holds() {
             true => Ok(()),
@@ -528,7 +529,6 @@ impl Connection {
     /// Lets devices fill slots with what is to be sent next.
     #[cold]
     fn gather(&mut self, with: &mut Moving) {
-        self.stalled = false;
         let whose = self.whose();
         if let Some(staged) = self.staged.as_mut().filter(|_| Staged::gathers(whose, with.pool)) {
             self.incoming.gather(whose, with.pool, with.registry);
@@ -539,6 +539,7 @@ impl Connection {
     /// Sends queued bytes, as many as the socket accepts.
     #[inline]
     pub fn pump(&mut self, with: &mut Moving) -> Outcome<()> {
+        self.stalled = false;
         while self.writable && with.budget > 0 && self.state != State::Dialing {
             if self.batch.is_empty() {
                 self.batch.begin(with.spare);
