@@ -132,9 +132,9 @@ class Saves(unittest.TestCase):
                 ranks[0].commit(2, given)
         wrong: Any
         for wrong, error in (
-            (([part(0, 200)], [part(300, ROWS)]), "no rank has saved rows 200 to 299 of w"),
-            (([part(0, 0)], [part(1, ROWS)]), "no rank has saved rows 0 to 0 of w"),
-            (([part(0, 200)], [part(200, 499)]), "no rank has saved rows 499 to 499 of w"),
+            (([part(0, 200)], [part(300, ROWS)]), "no rank has saved rows 200 to 300 of w"),
+            (([part(0, 0)], [part(1, ROWS)]), "no rank has saved rows 0 to 1 of w"),
+            (([part(0, 200)], [part(200, 499)]), "no rank has saved rows 499 to 500 of w"),
             (([part(0, 300)], [part(200, ROWS)]), "were saved twice, in ranges that differ"),
             (([part(0, 200), part(200, ROWS)], [part(0, 230)]), "before and behind row .* were saved twice, in ranges that differ"),
             (([part(0, ROWS)], [part(0, ROWS, True)]), "was saved twice, with other bytes"),

@@ -41,6 +41,8 @@ class Slabs(unittest.TestCase):
         self.assertEqual(self.slots.has(["a", "b", "c", "d", "e"]), [True, False, True, True, True])
         with self.assertRaisesRegex(OSError, "slots of 5 bytes are wanted"):
             Slots(self.slab.manifest(), 5, **OPTIONS)
+        with self.assertRaisesRegex(ValueError, "is of a Store, and one of a Slab is wanted"):
+            Slots(b'{"checkpoints": ""}', PAGE, **OPTIONS)
 
     def test_a_key_that_is_given_twice_has_one_slot(self) -> None:
         self.assertEqual(self.slots.put(["a", "a", "b"], self.memory, [0, 5, 1]), 2)

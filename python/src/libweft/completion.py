@@ -43,7 +43,7 @@ class Completion(NamedTuple):
         if self.rail != 0xFFFF_FFFF:
             said.append(f"rail {self.rail}")
         if self.provider_errno:
-            said.append(f"the provider's error is {self.provider_errno} ({os.strerror(self.provider_errno)})")
+            said.append(f"error {self.provider_errno} ({os.strerror(self.provider_errno)})")
         text = ", ".join(said)
         return error_of(self.status, f"{what}: {text}" if what else text, self.peer, self.provider_errno)
 

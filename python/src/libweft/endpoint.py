@@ -401,9 +401,10 @@ class Endpoint(Transfers):
             raise canceled
 
     def __del__(self) -> None:
-        if self._open:
+        opened = getattr(self, "_open", 0)  # `__init__` may have failed
+        if opened:
             warnings.warn("a libweft.Endpoint was not closed", ResourceWarning, source=self)
-        if self._open or getattr(self, "_ending", 0):
+        if opened or getattr(self, "_ending", 0):
             _close_quietly(self)
 
 

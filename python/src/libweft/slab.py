@@ -202,7 +202,7 @@ class Slots:
         self.endpoint: Endpoint = Endpoint(**{**weights.DIRECT, **options})
         self._calls = Calls(self.endpoint)
         try:
-            address = base64.b64decode(json.loads(manifest)["slab"])
+            address = base64.b64decode(weights.said_by([manifest], "slab")[0]["slab"])
             self._peer = self.endpoint.connect(address, timeout=timeout).wait()
             self._remote = self._peer.import_memory(base64.b64decode(self._calls(self._peer, "attach", timeout, slot=slot)))
         except BaseException:

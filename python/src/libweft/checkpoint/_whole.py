@@ -49,13 +49,13 @@ def check(name: str, rows: int, row: int, ranges: Mapping[Tuple[int, int], Seque
         if begin > reached:
             break
         if begin not in before:
-            raise ValueError(f"rows {begin} to {min(end, reached) - 1} of {name} were saved twice, in ranges that differ")
+            raise ValueError(f"rows {begin} to {min(end, reached)} of {name} were saved twice, in ranges that differ")
         sum_ = joined(before[begin], (end - begin) * row, sums)
         if before.setdefault(end, sum_) != sum_:
             raise ValueError(f"{name} was saved twice, with other bytes before row {end}")
         reached = max(reached, end)
     if reached < rows:
         end = min((begin for begin, _ in ranges if begin > reached), default=rows)
-        raise ValueError(f"no rank has saved rows {reached} to {end - 1} of {name}")
+        raise ValueError(f"no rank has saved rows {reached} to {end} of {name}")
     for loose in before.keys() - {begin for begin, _ in ranges} - {rows}:
         raise ValueError(f"rows before and behind row {loose} of {name} were saved twice, in ranges that differ")
