@@ -117,11 +117,13 @@ static void slow_disk_gets_every_byte(void)
 /* One of three entries fails: the disk is full there. */
 static void failed_write_names_errno_and_entry(void)
 {
-    /* A request of host has 64 KiB. */
-    struct disk disk = disk_open(on_fabric("host") ? ":slow:errno=28:fail=5" : ":slow:errno=28:fail=2", 0);
+    struct disk disk = disk_open(":slow:errno=28:fail=3", 0);
+    struct range_request first = to_disk(&disk, 4096, 0);
     weft_list_entry entries[3];
     struct list_request list = LIST_REQUEST_INIT;
     weft_op id;
+    /* Over host, this makes the channel whose requests have an entry each. */
+    CHECK_OK(box_await(disk.duo.a, write_now(disk.duo.a, &first), patience_ms()).status);
     for (uint64_t i = 0; i < COUNT(entries); i++)
         entries[i] = (weft_list_entry){.local = disk.duo.a_memory, .remote = disk.remote,
                                        .local_offset = i * RUN, .remote_offset = i * RUN, .len = RUN};
@@ -250,6 +252,34 @@ static void fence_waits_for_a_disk(void)
     CHECK_OK(box_await(disk.duo.b, id, patience_ms()).status);
     check_nothing_lands(&disk);
     duo_close(&disk.duo);
+}
+
+/* Writes from a file here, which end early: their peer has yet to begin some of what it was asked for. */
+static void fence_waits_for_what_was_asked_for_a_file(void)
+{
+    struct disk disk = disk_open(":slow:late=700000", 0);
+    struct duo *duo = &disk.duo;
+    struct fence_request fence = FENCE_REQUEST_INIT;
+    struct range_request args = to_disk(&disk, 4096, 150 * MS);
+    int fd = new_file();
+    weft_op ids[30], id;
+    CHECK(pwrite(fd, duo->a_bytes, 64 * 4096, 0) == 64 * 4096);
+    args.local = register_file(duo->a, fd, 0, 64 * 4096);
+    for (size_t i = 0; i < COUNT(ids); i++) {
+        args.local_offset = args.remote_offset = i * 4096;
+        ids[i] = write_now(duo->a, &args);
+        if (i == 19 || i + 1 == COUNT(ids)) /* the first have taken all of the disk's slots */
+            for (size_t j = i == 19 ? 0 : 20; j <= i; j++)
+                CHECK_STATUS(box_await(duo->a, ids[j], patience_ms()).status, WEFT_ERR_TIMED_OUT);
+    }
+    fence.peer = duo->b_to_a;
+    CHECK_OK(submit_fence(duo->b->endpoint, &fence, &id));
+    CHECK_OK(box_await(duo->b, id, patience_ms()).status);
+    fill_disk(&disk, 7);
+    sleep_ms(1000);
+    check_disk(&disk, 7, LEN);
+    close(fd);
+    duo_close(duo);
 }
 
 static void revoke_waits_for_a_disk(void)
@@ -407,6 +437,7 @@ int main(int argc, char **argv)
         {"disk_that_does_not_return_holds_its_memory", FABRICS, disk_that_does_not_return_holds_its_memory},
         {"disk_that_hangs_is_refused", FABRICS, disk_that_hangs_is_refused},
         {"fence_waits_for_a_disk", FABRICS, fence_waits_for_a_disk},
+        {"fence_waits_for_what_was_asked_for_a_file", "host,tcp", fence_waits_for_what_was_asked_for_a_file},
         {"revoke_waits_for_a_disk", FABRICS, revoke_waits_for_a_disk},
         {"revoke_waits_for_a_count_behind_a_disk", FABRICS, revoke_waits_for_a_count_behind_a_disk},
         {"revoke_waits_for_a_count_of_an_own_disk", FABRICS, revoke_waits_for_a_count_of_an_own_disk},

@@ -52,6 +52,8 @@ struct Run {
     token: u64,
     scratch: *mut Scratch,
     slot: u32,
+    /// It is the pool's again: the operation has no caller, and only the peer's answer is waited for.
+    disowned: bool,
     stage: Stage,
     parts: Vec<Segment>,
     immediate: Option<Immediate>,
@@ -173,7 +175,15 @@ impl Errands {
         self.tokens += 1;
         (errand.begun, errand.open) = (after, errand.open + 1);
         let (token, scratch) = (TOKEN | self.tokens, errand.scratch);
-        self.runs.push(Run { token, scratch, slot, stage: Stage::Filling, parts, immediate });
+        self.runs.push(Run {
+            token,
+            scratch,
+            slot,
+            disowned: false,
+            stage: Stage::Filling,
+            parts,
+            immediate,
+        });
         let run = self.runs.len() - 1;
         if errand.read {
             self.post(run, pool, post);
@@ -247,6 +257,10 @@ impl Errands {
             // Others have no caller any longer.
             let Some(at) = self.runs.iter().position(|run| run.token == token) else { continue };
             let run = &mut self.runs[at];
+            if run.disowned {
+                self.end(at, 0);
+                continue;
+            }
             let read = self.errands.iter().any(|errand| errand.scratch == run.scratch && errand.read);
             if read && errno == 0 {
                 run.stage = Stage::Emptying;
@@ -258,16 +272,20 @@ impl Errands {
         }
     }
 
-    /// These operations have no caller any longer: they end, and what a disk does for them is late. Returns what was posted
-    /// for them, whose memory must not be touched from here on.
+    /// These operations have no caller any longer: what a disk does for them is late, and they end when the peer has answered
+    /// what was posted, which it may yet do. Returns that; its memory must not be touched from here on.
     pub fn disown(&mut self, scratches: &[*mut Scratch], pool: &mut Pool) -> Vec<*mut Scratch> {
         let mut posted = Vec::new();
         for at in (0..self.runs.len()).rev() {
-            let run = &self.runs[at];
-            if scratches.contains(&run.scratch) {
-                let token = ptr::without_provenance_mut(run.token as usize);
-                posted.extend((run.stage == Stage::Posted).then_some(token));
-                pool.give_back(run.slot);
+            let run = &mut self.runs[at];
+            if run.disowned || !scratches.contains(&run.scratch) {
+                continue;
+            }
+            pool.give_back(run.slot);
+            if run.stage == Stage::Posted {
+                run.disowned = true;
+                posted.push(ptr::without_provenance_mut(run.token as usize));
+            } else {
                 self.end(at, 0);
             }
         }
