@@ -239,6 +239,50 @@ static void fence_does_not_wait_for_a_silent_peer(void)
     box_close(own);
 }
 
+/* What several workers have received is counted before the fence ends, which one of them learns. */
+static void what_has_arrived_is_counted_before_a_fence(void)
+{
+    enum { ROUNDS_OF = 300, COUNTS = 24 };
+    weft_endpoint_config config = test_config();
+    weft_list_entry entries[COUNTS];
+    struct list_request list = LIST_REQUEST_INIT;
+    weft_counter counter;
+    weft_completion c;
+    weft_op id, write;
+    uint64_t before, after;
+    if (strncmp(fabric(), "sim", 3) == 0)
+        config.fabric = "sim:like=efa-direct:rails=3";
+    config.workers = config.tcp_streams = 3;
+    struct duo duo = duo_open_between(COUNTS * 64 * KIB, &config, &config);
+    struct fence_request fence = fence_args(duo.b_to_a);
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
+    for (uint64_t i = 0; i < COUNTS; i++)
+        entries[i] = (weft_list_entry){.local = duo.a_memory, .remote = duo.b_of_a, .local_offset = i * 64 * KIB, .remote_offset = i * 64 * KIB,
+                                       .len = 64 * KIB, .counter = counter};
+    list.entries = entries;
+    list.count = COUNTS;
+    int early = 0;
+    for (int round = 0; round < ROUNDS_OF; round++) {
+        CHECK_OK(submit_write_list(duo.a->endpoint, &list, &write));
+        for (uint64_t until = now_ns() + round % 30 * 20000; now_ns() < until;) {
+        }
+        CHECK_ONE_OF(weft_op_cancel(duo.a->endpoint, write), WEFT_OK, WEFT_ERR_HANDLE);
+        CHECK_OK(submit_fence(duo.b->endpoint, &fence, &id));
+        for (uint64_t until = now_ns() + patience_ms() * MS; !box_try(duo.b, WEFT_COMPLETION_FENCE, &c);) {
+            CHECK(now_ns() < until);
+            box_pump(duo.b, 0); /* what waits in its sleep comes too late to see */
+        }
+        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &before));
+        CHECK_OK(c.status);
+        early += box_await(duo.a, write, patience_ms()).status != WEFT_OK;
+        sleep_ms(1);
+        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &after));
+        CHECK_EQ(before, after);
+    }
+    CHECK(early > 0);
+    duo_close(&duo);
+}
+
 static const struct test tests[] = {
     {"nothing_lands_after_a_fence", FABRICS, nothing_lands_after_a_fence},
     {"a_fence_waits_for_accepted_writes", FABRICS, a_fence_waits_for_accepted_writes},
@@ -247,6 +291,7 @@ static const struct test tests[] = {
     {"fence_lets_other_traffic_continue", FABRICS, fence_lets_other_traffic_continue},
     {"fences_end_like_other_operations", FABRICS, fences_end_like_other_operations},
     {"fence_does_not_wait_for_a_silent_peer", FABRICS, fence_does_not_wait_for_a_silent_peer},
+    {"what_has_arrived_is_counted_before_a_fence", "tcp,host,sim:like=efa-direct", what_has_arrived_is_counted_before_a_fence},
     {NULL, NULL, NULL},
 };
 

@@ -150,11 +150,11 @@ impl Worker {
     /// Has all workers drop a peer's lanes; returns how many have not yet.
     fn drop_peers_lanes(&mut self, peer: &Peer, cut: bool) -> usize {
         let (core, here) = (&self.core, self.index);
-        let others = (0..core.inboxes.len()).filter(|at| peer.workers >> at & 1 != 0 && *at != here);
-        let then = Then::Leave { cut, owner: here };
-        let others = others.map(|worker| core.quiesce(worker, Scope::Lanes(peer.id), then)).count();
         self.data.drop_lanes(peer.id, 0, Some(cut));
-        others
+        // This one, too, counts what has arrived: not here, perhaps in the middle of that.
+        let all = (0..core.inboxes.len()).filter(|at| peer.workers >> at & 1 != 0 || *at == here);
+        let then = Then::Leave { cut, owner: here };
+        all.map(|worker| core.quiesce(worker, Scope::Lanes(peer.id), then)).count()
     }
 
     /// A worker has dropped the lanes of a peer that has ended.

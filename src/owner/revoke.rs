@@ -6,7 +6,7 @@ use super::granted::granted;
 use crate::fabric::grants::Grant;
 use crate::ids::{GrantToken, MemoryId, OpId, RailIndex};
 use crate::memory::Memory;
-use crate::peer::link::Link;
+use crate::peer::link::{Fence, Link};
 use crate::peer::Peer;
 use crate::revocation::asking::Waits;
 use crate::revocation::{Action, Begun, Revocations, Scope, Then};
@@ -84,7 +84,7 @@ impl Core {
             (Scope::Lanes(peer), Then::Leave { owner, .. }) => {
                 self.inboxes[owner].command(Command::Quiesced { peer: *peer, then });
             }
-            (Scope::Lanes(peer), _) => {
+            (Scope::Lanes(peer) | Scope::Arrivals(peer), _) => {
                 if let Ok(found) = self.peers.get(*peer) {
                     self.command_owner(&found, Command::Quiesced { peer: *peer, then });
                 }
@@ -168,7 +168,10 @@ impl Worker {
         let core = self.core.clone();
         match scope {
             Scope::Lanes(peer) => match then {
-                Then::Leave { cut, .. } => self.data.drop_lanes(*peer, 0, Some(cut)),
+                Then::Leave { cut, .. } => {
+                    self.data.drop_lanes(*peer, 0, Some(cut));
+                    self.reap_arrivals(now);
+                }
                 _ => return self.data.quiesce_lanes(*peer, then),
             },
             Scope::Keys(memory) => {
@@ -184,6 +187,7 @@ impl Worker {
                     return self.chores.push(Chore::Dropped(grant.clone(), then), &self.data.rails);
                 }
             }
+            Scope::Arrivals(_) => self.reap_arrivals(now),
             Scope::Peer(peer) => {
                 let link = self.links.get_mut(*peer);
                 if link.is_some_and(|link| link.ask_for(&core, then, now)) {
@@ -240,16 +244,32 @@ impl Link {
         self.ask_to_quiesce(core);
     }
 
-    /// Ends the fences that the peer has answered, once no device copies what had arrived by then.
+    /// Ends the fences that the peer has answered, once no device copies what had arrived by then, and then all workers have
+    /// counted it.
     pub(crate) fn end_fences(&mut self, core: &Core, now: u64) {
-        let peer = self.peer.id;
-        self.fences.retain(|(id, before)| {
-            let copied = core.table.is_active(*id) && core.grants.copying.has_peer(peer, *before);
-            if !copied {
-                core.table.end(*id, Outcome::OK, now);
+        let peer = &self.peer;
+        self.fences.retain_mut(|fence| {
+            let active = core.table.is_active(fence.id);
+            if !active || core.grants.copying.has_peer(peer.id, fence.before) {
+                return active;
             }
-            copied
+            let ask = || {
+                let workers = (0..core.inboxes.len()).filter(|at| peer.workers >> at & 1 != 0);
+                workers.map(|at| core.quiesce(at, Scope::Arrivals(peer.id), Then::Fence(fence.id))).count()
+            };
+            let waits = *fence.workers.get_or_insert_with(ask) > 0;
+            if !waits {
+                core.table.end(fence.id, Outcome::OK, now);
+            }
+            waits
         });
+    }
+
+    /// A worker has counted what has arrived.
+    pub(crate) fn arrivals_are_counted(&mut self, core: &Core, id: OpId, now: u64) {
+        let fences = self.fences.iter_mut().filter(|fence| fence.id == id);
+        fences.flat_map(|fence| &mut fence.workers).for_each(|workers| *workers = workers.saturating_sub(1));
+        self.end_fences(core, now);
     }
 
     fn ask_to_quiesce(&mut self, core: &Core) {
@@ -261,7 +281,8 @@ impl Link {
     /// The peer has quiesced.
     pub(crate) fn peer_quiesced(&mut self, core: &Core, number: u64, now: u64) {
         let (fence, answered) = self.quiesces.handle_answer(number);
-        self.fences.extend(fence.map(|id| (id, core.grants.copying.next())));
+        let before = core.grants.copying.next();
+        self.fences.extend(fence.map(|id| Fence { id, before, workers: None }));
         self.end_fences(core, now);
         for waits in answered {
             core.revoking(|all| match waits {

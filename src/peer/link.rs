@@ -26,6 +26,15 @@ const RAISES: usize = 126;
 /// Bytes of a message frame before its part of the message.
 const PART: usize = 8;
 
+/// A caller's fence that the peer has answered.
+pub struct Fence {
+    pub id: OpId,
+    /// Copies of devices before this one may not be done.
+    pub before: u64,
+    /// How many workers have yet to count what has arrived. `None`: they are asked once the copies are done.
+    pub workers: Option<usize>,
+}
+
 pub struct Link {
     pub peer: Arc<Peer>,
     /// Set if the peer connected to us: places for its PEER_UP and PEER_DOWN are reserved.
@@ -59,8 +68,8 @@ pub struct Link {
     pub ending: Option<Outstanding>,
     /// What the peer has to quiesce for.
     pub quiesces: Asking,
-    /// Fences of our callers that it has answered, and before which copies devices may not be done.
-    pub fences: Vec<(OpId, u64)>,
+    /// Fences of our callers that it has answered.
+    pub fences: Vec<Fence>,
     /// What has to become idle: for fences of the peer, or to close.
     pub quiescing: Vec<Quiescing<Wait>>,
     /// What the peer has taken back: the transfers that use it end in steps.

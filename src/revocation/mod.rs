@@ -32,6 +32,8 @@ pub enum Scope {
     Keys(MemoryId),
     /// A peer: to its owner, which asks it.
     Peer(PeerId),
+    /// What has arrived from a peer: a worker counts it.
+    Arrivals(PeerId),
 }
 
 /// What goes on once it is at rest.
@@ -274,14 +276,14 @@ impl Revocations {
         self.on(token, |revocation, _| revocation.known = true);
     }
 
-    /// A peer is gone: nothing of it can arrive.
+    /// A peer is gone: nothing more of it can arrive.
     pub fn handle_gone(&mut self, peer: PeerId) {
-        let actions = &mut self.actions;
+        let (workers, actions) = (self.workers, &mut self.actions);
         self.grants.retain(|_, revocation| {
             if revocation.grant.peer == peer {
                 revocation.known = true;
                 if revocation.end == End::Asking {
-                    revocation.arrived(0, actions);
+                    revocation.arrived(workers, actions);
                 }
             }
             !revocation.is_over()

@@ -129,6 +129,9 @@ impl Worker {
             Command::Again { hold, runs, hops } => self.data.again(hold, runs, hops),
             Command::Quiesce { scope, then } => self.quiesce(&scope, then, now),
             Command::Quiesced { peer, then: Then::Leave { .. } } => self.lanes_have_left(peer),
+            Command::Quiesced { peer, then: Then::Fence(id) } => {
+                self.with_link(peer, |link, core| link.arrivals_are_counted(core, id, now))
+            }
             Command::Quiesced { peer, then } => {
                 self.with_link(peer, |link, _| link.lanes_have_quiesced(then))
             }

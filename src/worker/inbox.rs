@@ -80,7 +80,7 @@ pub enum Command {
         scope: Scope,
         then: Then,
     },
-    /// To a peer's owner: the lanes of one worker are at rest.
+    /// To a peer's owner: the lanes of one worker are at rest, or it has counted what has arrived.
     Quiesced {
         peer: PeerId,
         then: Then,

@@ -223,6 +223,19 @@ impl Worker {
         }
     }
 
+    /// Counts what has arrived at NICs that serve peers by themselves. (The others' requests are counted in the pass that
+    /// serves them.)
+    pub(crate) fn reap_arrivals(&mut self, now: u64) {
+        for rail in self.data.rails.each() {
+            let own = self.data.rails[rail].rail.limits().grants;
+            for _ in 0..if own { 0 } else { REAPS } {
+                if !self.reap(rail, now) {
+                    break;
+                }
+            }
+        }
+    }
+
     #[inline]
     fn finish(&mut self, rail: RailIndex, done: &Done, now: u64) {
         let id = LaneId { rail, slot: done.lane };
