@@ -186,13 +186,12 @@ impl Incoming {
             else {
                 continue;
             };
-            if self.check(*key, pieces, Wish::Read, registry).is_err() {
+            let Ok(Allowed { entered, .. }) = self.check(*key, pieces, Wish::Read, registry) else {
                 continue; // The answer reports the error.
-            }
+            };
             let places = pieces.iter().map(|piece| (piece.address, u64::from(piece.len)));
-            // SAFETY: the memory is registered, and stays so until `forget` has waited for the
-            // device.
-            let gathered = unsafe { Staged::gather(whose, pool, *device, Some(*key), places) };
+            // SAFETY: the memory is registered, and what takes it back waits for the copy (`Copying`).
+            let gathered = unsafe { Staged::gather(whose, pool, *device, Some(*key), places, entered) };
             match (gathered, &mut self.pending[at].1) {
                 (Ok(None), _) => return,
                 (Ok(gathered), Pending::Read(read)) => read.slot = gathered,

@@ -393,7 +393,7 @@ impl Outgoing {
                 let (len, after) = op.take(op.gathered, RUN, &mut list);
                 let places = list.iter().map(|part| (part.local, part.len));
                 // SAFETY: the operation's memory is valid until it is reaped; `disown` waits.
-                let slot = match unsafe { Staged::gather(whose, pool, device, None, places) } {
+                let slot = match unsafe { Staged::gather(whose, pool, device, None, places, None) } {
                     Ok(None) => return,
                     Ok(slot) => slot,
                     Err(errno) => {

@@ -72,10 +72,11 @@ impl Staged {
         device: Device,
         key: Option<u64>,
         places: impl Iterator<Item = (u64, u64)>,
+        entered: Option<Use>,
     ) -> Outcome<Option<u32>> {
         let Some(slot) = pool.take(whose.takes(true, device, key))? else { return Ok(None) };
         // SAFETY: the places are valid until the copy is done, which this function's contract says.
-        unsafe { pool.copy(slot, places, None) }.map(|()| Some(slot))
+        unsafe { pool.copy(slot, places, entered) }.map(|()| Some(slot))
     }
 
     /// Whether what goes next is an operation's, of `most` bytes, and is there.
