@@ -29,7 +29,7 @@ impl Jobs {
     fn drop_waiting(&self) {
         self.ends.drop_waiting(self.tickets);
         if let Some(queue) = self.queue.upgrade() {
-            queue.wake();
+            queue.nudge();
         }
     }
 }

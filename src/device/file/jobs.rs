@@ -146,8 +146,12 @@ impl Queue {
         self.0.flushes.load(Ordering::Relaxed)
     }
 
-    /// The thread looks at its jobs again.
-    pub fn wake(&self) {
+    /// The thread looks at its jobs again, whatever it has looked at.
+    pub fn nudge(&self) {
+        self.0.event.set();
+    }
+
+    fn wake(&self) {
         if self.0.asleep.swap(false, Ordering::SeqCst) {
             self.0.event.set();
         }

@@ -558,7 +558,7 @@ impl Outgoing {
             || !self.landing.is_empty()
             || self.sent != self.made
             || (self.sent == self.done && !self.queue.is_empty())
-            || self.socket.is_none()
+            || self.socket.is_none() && self.dead.is_none()
     }
 
     /// Reads some messages from the socket; false when the peer is gone.

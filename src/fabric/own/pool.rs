@@ -308,7 +308,8 @@ impl Pool {
 
     /// Frees the memory if nothing was taken since the last call.
     pub fn rest(&mut self, remove: impl FnMut(BorrowedFd)) {
-        if std::mem::replace(&mut self.rests, true) && self.count(|_| true) == 0 {
+        // Not before its news were looked at: without slots it would have them for ever.
+        if std::mem::replace(&mut self.rests, true) && !self.news && self.count(|_| true) == 0 {
             self.slots.take().inspect(|slots| slots.unwatch(remove));
         }
     }
@@ -359,6 +360,18 @@ mod tests {
         (9..100).for_each(|peer| _ = all_of(&mut pool, of_peer(peer, peer)));
         let received = Purpose { out: false, ..of_peer(1, 1) };
         assert_eq!(all_of(&mut pool, received).len(), SLOTS as usize - WITH_FIRST, "the other direction");
+    }
+
+    #[test]
+    fn slots_go_once_nobody_waits_for_them() {
+        let mut pool = Pool::default();
+        let slot = pool.take(of_peer(1, 1)).unwrap().unwrap();
+        pool.rest(|_| ());
+        pool.give_back(slot);
+        pool.rest(|_| ());
+        assert!(pool.is_busy() && pool.go_on(false) && !pool.is_busy());
+        pool.rest(|_| ());
+        assert!(!pool.exists() && !pool.is_busy());
     }
 
     #[test]

@@ -30,13 +30,18 @@ impl TcpNic {
     pub(super) fn look_at_slots(&mut self) {
         let heard = std::mem::take(&mut self.devices.heard);
         if self.devices.pool.go_on(heard) {
-            for at in 0..self.connections.len() as u32 {
-                if self.connection(at).is_some_and(Connection::look_at_slots) {
-                    self.list(at);
-                }
-            }
+            self.list_staging();
             let (devices, finished) = (&mut self.devices, &mut self.finished);
             devices.dying.retain_mut(|one| !one.end_copied(&mut devices.pool, finished));
+        }
+    }
+
+    /// Has the connections that move memory of devices look at their slots.
+    pub(super) fn list_staging(&mut self) {
+        for at in 0..self.connections.len() as u32 {
+            if self.connection(at).is_some_and(Connection::look_at_slots) {
+                self.list(at);
+            }
         }
     }
 

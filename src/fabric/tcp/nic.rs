@@ -513,6 +513,7 @@ impl Nic for TcpNic {
         let (dying, pool) = self.devices.dying();
         let connections = self.connections.iter_mut().flatten().map(Box::as_mut).chain(dying);
         connections.for_each(|connection| connection.disown(scratches, pool, &mut self.sink));
+        self.list_staging(); // What waited behind them goes on.
     }
 
     fn touches(&mut self, peer: PeerId) -> bool {

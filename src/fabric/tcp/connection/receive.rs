@@ -142,7 +142,6 @@ impl Connection {
     #[cold]
     pub(super) fn land(&mut self, pool: &mut Pool, reaped: &mut Vec<Reaped>) {
         while let Some((next, failed)) = self.staged.as_mut().and_then(|staged| staged.take(pool)) {
-            self.starved = false;
             self.proceed(next, failed, reaped);
         }
     }
