@@ -20,6 +20,7 @@ import threading
 import time
 import unittest
 import unittest.mock
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any, Dict, List, Tuple
@@ -327,6 +328,42 @@ class Weights(unittest.TestCase):
             with Target({"b": b}, [source.manifest()], timeout=5, **OPTIONS) as target:
                 target.pull(verify=True)
             self.assertEqual(b, b"12345")
+
+    def test_bytes_that_no_shard_has_are_not_answered(self) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(bytes(100))
+            file.flush()
+            shards = {"b": bytes(100), "in a file": FileRange(file.name, 10, 80)}
+            with Source([Shard(name, "U8", (weights.length_of(b),), 0, weights.length_of(b), b) for name, b in shards.items()],
+                        **OPTIONS) as source, libweft.Endpoint(**OPTIONS) as other:
+                peer = other.connect(source._endpoint.address, timeout=10).wait()
+                for question in ([0, 0, -1, 1], [0, 0, 0, 101], [0, 0, 100, 1], [0, 0, 1 << 64, 1], [0, 0, 2, -1], [0, -1, 0, 1],
+                                 [0, 1, -1, 1], [0, 1, 0, 81], [0, False, 0, 1], [0, 0, 0, True], [0, 0, 1e0, 1], ["x", 0, 0, 1], "abcd"):
+                    peer.send(json.dumps(question).encode()).wait()
+                peer.send(b"[" * 100_000).wait()
+                for question in ([1, 0, 100, 0], [2, 0, 99, 1], [3, 1, 79, 1]):
+                    peer.send(json.dumps(question).encode()).wait()
+                    event: Any = None
+                    while not isinstance(event, libweft.Message):
+                        event = other.wait_event(20)
+                        self.assertIsNotNone(event, question)
+                    self.assertEqual(json.loads(event.data), [question[0], zlib.crc32(bytes(question[3]))])
+
+    def test_an_interrupted_pull_leaves_no_read_under_way(self) -> None:
+        with Source([shard(0, ROWS)], **OPTIONS) as source:
+            with unittest.mock.patch("libweft.weights.PIECE", 2 << 20):
+                target, _ = self.target(0, ROWS, [source.manifest()])
+            counter, begun = target._endpoint.create_counter(), []
+
+            def start(*_: Any) -> Any:
+                begun.append(counter.expect(1))
+                return begun[-1]
+
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+            with unittest.mock.patch.object(target, "_start", start), self.assertRaises(KeyboardInterrupt):
+                timer.start()
+                target.pull()
+            self.assertEqual([operation.done for operation in begun], [True] * weights.DEPTH)
 
     def test_more_pieces_are_compared_than_operations_can_be_open(self) -> None:
         with Source([shard(0, ROWS)], **OPTIONS) as source, unittest.mock.patch("libweft.weights.PIECE", ROW):

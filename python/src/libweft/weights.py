@@ -156,7 +156,10 @@ def bytes_of(tensor: Any) -> Any:
 
 
 def checksum(buffer: Any, offset: int, length: int, before: int = 0) -> int:
-    """The CRC-32 of some bytes, behind those whose CRC-32 is `before`. Memory of a GPU is copied to the host."""
+    """The CRC-32 of some bytes, behind those whose CRC-32 is `before`. Memory of a GPU is copied to the host. Raises IndexError for
+    bytes that the buffer does not have."""
+    if not 0 <= offset <= offset + length <= length_of(buffer):
+        raise IndexError(f"{length} bytes at {offset} are none of a buffer's {length_of(buffer)}")
     if isinstance(buffer, FileRange):
         with open(buffer.path, "rb", buffering=0) as file:
             # What is on the disk counts.
@@ -294,12 +297,14 @@ class Source:
             if not isinstance(event, Message):
                 continue
             try:
-                number, shard, offset, length = json.loads(event.data)
+                number, shard, offset, length = question = json.loads(event.data)
+                if not all(type(one) is int and one >= 0 for one in question):
+                    continue
                 sum_ = checksum(self._shards[shard].buffer, offset, length)
                 event.peer.send(json.dumps([number, sum_]).encode())
             except ClosedError:
                 return
-            except (WeftError, OSError, ValueError, TypeError, LookupError):
+            except (WeftError, OSError, ValueError, TypeError, LookupError, RecursionError):
                 continue  # this target gets no answer, which it notices; the others go on
 
     def close(self) -> None:
@@ -513,7 +518,8 @@ class Target:
                             self._lose(source, batch, queues, error)
                 if not under_way:
                     continue
-                source, batch, operation = under_way.popleft()
+                # It stays there until it has ended, so that whatever interrupts the wait has it stopped below.
+                source, batch, operation = under_way[0]
                 try:
                     operation.wait()
                 except WeftError as error:
@@ -521,8 +527,9 @@ class Target:
                 else:
                     self._came_from.update((number, source) for number in batch)
                     moved(batch)
+                under_way.popleft()
         finally:
-            self._stop(operation for _, _, operation in under_way)
+            self._stop([operation for _, _, operation in under_way])
 
     def _start(self, source: int, batch: Sequence[int]) -> Operation[Any]:
         remotes, entries = self._connected(source), []
@@ -539,13 +546,12 @@ class Target:
         self._assign([*batch, *queues.pop(source, ())], queues)
 
     @staticmethod
-    def _stop(operations: Iterator[Operation[Any]]) -> None:
-        for operation in list(operations):
+    def _stop(operations: Sequence[Operation[Any]]) -> None:
+        for operation in operations:
             operation.cancel()
-            try:
+        for operation in operations:
+            with contextlib.suppress(WeftError):
                 operation.wait()
-            except WeftError:
-                pass
 
     def _unconfirmed(self, pieces: Sequence[int], moved: Callable[[Sequence[int]], None]) -> Set[int]:
         """Of these pieces, those whose source has not confirmed them: it was lost before, or is now, as it has other bytes. Raises
