@@ -491,7 +491,8 @@ static PyObject *submit(PyObject *Py_UNUSED(module), PyObject *const *from, Py_s
         bool good = count >= 2 && count <= ARGS_MAX && count != 5 && plain(from, &options);
         for (Py_ssize_t i = 0; good && i < count; i++) {
             PyObject *one = PyTuple_GetItem(from[ARGS], i);
-            good = PyLong_CheckExact(one) ? whole(one, &arg[i]) : !PyObject_GetBuffer(one, &views[viewed], 0);
+            /* Of a range all are integers; the others have a structure, by its address. Numpy's integers are buffers, too. */
+            good = PyLong_CheckExact(one) ? whole(one, &arg[i]) : count != 6 && !PyObject_GetBuffer(one, &views[viewed], 0);
             if (good && !PyLong_CheckExact(one))
                 arg[i] = (uint64_t)(uintptr_t)views[viewed++].buf;
         }

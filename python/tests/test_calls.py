@@ -1,6 +1,8 @@
 """What is done for each operation, compiled or by ctypes: both do the same, and keep nothing."""
 
+import contextlib
 import gc
+import importlib
 import os
 import re
 import subprocess
@@ -53,6 +55,29 @@ class Calls(Pair):
         for odd, compiled, pure in zip([*ODD, "a counter", *range(5)], self.outcomes(), other):
             with self.subTest(odd):
                 self.assertEqual(compiled, pure)
+
+    def test_integers_of_numpy_are_numbers(self) -> None:
+        class Integer(bytearray):  # numpy's are buffers, too
+            def __index__(self) -> int:
+                return int.from_bytes(self, "little")
+
+        kinds: List[Callable[[int], Any]] = [lambda value: Integer(value.to_bytes(8, "little"))]
+        with contextlib.suppress(ImportError):
+            numpy = importlib.import_module("numpy")
+            kinds += [numpy.int64, numpy.uint64, numpy.int32, numpy.uint16]
+        source, target = bytearray(range(64)), bytearray(64)
+        local, remote = self.memories(source, target)
+        for kind in kinds:
+            for other in (int, *kinds):
+                with self.subTest(kind=kind, other=other):
+                    target[:] = bytes(64)
+                    self.here.write(local, remote, kind(8), local_offset=other(16), remote_offset=kind(24)).wait(20)
+                    self.assertEqual(target, bytes(24) + source[16:24] + bytes(32))
+                    self.here.write(local, remote, local_offset=kind(40), remote_offset=other(8)).wait(20)
+                    self.assertEqual(target[8:32], source[40:64])
+                    self.here.read(local, remote, other(1), local_offset=kind(63), remote_offset=other(8)).wait(20)
+                    self.assertEqual(source[63], source[40])
+                    source[63] = 63
 
     def test_thousands_come_in_one_call(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))

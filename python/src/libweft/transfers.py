@@ -377,6 +377,7 @@ def _options(notify: Optional[int], notify_data: bytes, counter: int, count_page
 
 def _rest(local: Local, offset: int) -> int:
     """From an offset to the end of its range."""
+    offset = number("local_offset", offset)
     for length in local.lengths:
         if offset < length:
             return length - offset
@@ -387,8 +388,7 @@ def _rest(local: Local, offset: int) -> int:
 def _checked(args: Tuple[Any, ...]) -> Tuple[Any, ...]:
     """A range's, which fit."""
     endpoint, local, local_offset, remote, remote_offset, length = args
-    all_bits = local_offset | remote_offset | length
-    if type(all_bits) is int and not all_bits >> 64:
+    if type(local_offset) is type(remote_offset) is type(length) is int and not (local_offset | remote_offset | length) >> 64:
         return args
     return (endpoint, local, number("local_offset", local_offset), remote, number("remote_offset", remote_offset),
             number("length", length))
