@@ -61,14 +61,14 @@ class Calls(Pair):
             def __index__(self) -> int:
                 return int.from_bytes(self, "little")
 
-        kinds: List[Callable[[int], Any]] = [lambda value: Integer(value.to_bytes(8, "little"))]
+        kinds: List[Any] = [lambda value: Integer(value.to_bytes(8, "little"))]
         with contextlib.suppress(ImportError):
             numpy = importlib.import_module("numpy")
             kinds += [numpy.int64, numpy.uint64, numpy.int32, numpy.uint16]
         source, target = bytearray(range(64)), bytearray(64)
         local, remote = self.memories(source, target)
         for kind in kinds:
-            for other in (int, *kinds):
+            for other in [int, *kinds]:
                 with self.subTest(kind=kind, other=other):
                     target[:] = bytes(64)
                     self.here.write(local, remote, kind(8), local_offset=other(16), remote_offset=kind(24)).wait(20)
