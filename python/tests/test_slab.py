@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+import time
 import unittest
 import unittest.mock
 from typing import Any, Dict, List
 
 import libweft
+from libweft._calls import HEAD, IS_ANSWER, IS_LAST, Calls
 from libweft.slab import Slab, Slots
-from support import FABRIC, PAGE, pattern
+from support import FABRIC, PAGE, next_event, open_endpoint, pattern
 
 OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
 
@@ -90,3 +93,58 @@ class Slabs(unittest.TestCase):
         self.assertEqual(found, [True] * 4)
         self.assertEqual(self.slots.get(["a", "b", "c", "d"], self.memory, [8, 9, 10, 11]), [True] * 4)
         self.assertEqual([self.page(8 + i) for i in range(4)], [pattern(i) for i in range(4)])
+
+
+class Requests(unittest.TestCase):
+    """What slabs and stores answer."""
+
+    def endpoint(self) -> libweft.Endpoint:
+        made = open_endpoint()
+        self.addCleanup(made.close)
+        return made
+
+    def answers(self, endpoint: libweft.Endpoint) -> List[Any]:
+        """Up to its next one, or its peer's end."""
+        while True:
+            event = endpoint.wait_event(20)
+            if isinstance(event, libweft.Message):
+                return [json.loads(event.data[HEAD.size:])["result"]]
+            if not isinstance(event, libweft.PeerUp):
+                return []
+
+    def test_a_peer_that_finishes_nothing_ends_alone(self) -> None:
+        there, gone, first, second, third = (self.endpoint() for _ in range(5))
+        peers = [one.connect(there.address).wait(20) for one in (gone, first, second, third)]
+        for number in range(3):
+            peers[0].send(HEAD.pack(number, 0) + bytes(100)).wait(20)
+        gone.close()
+        while there.info().peers == 4:
+            time.sleep(0.01)
+        request = json.dumps({"do": "this", "more": "." * 60}).encode()
+        with unittest.mock.patch("libweft._calls.MOST", 150), unittest.mock.patch("libweft._calls.MOST_WHOLES", 3):
+            calls = Calls(there, lambda peer, given: given["do"])
+            self.addCleanup(calls.close)
+            for peer in peers[1:3]:
+                peer.send(HEAD.pack(0, 0) + request[:80]).wait(20)
+            for number in range(4):
+                peers[3].send(HEAD.pack(number, 0)).wait(20)
+            self.assertEqual(self.answers(third), [])
+            for one, peer in ((first, peers[1]), (second, peers[2])):
+                peer.send(HEAD.pack(0, IS_LAST) + request[80:]).wait(20)
+                self.assertEqual(self.answers(one), ["this"])
+
+    def test_an_answer_that_is_none_fails_its_call(self) -> None:
+        there, here = self.endpoint(), self.endpoint()
+        calls = Calls(here)
+        self.addCleanup(calls.close)
+        peer = here.connect(there.address).wait(20)
+        for answer in (b"no JSON", b"[" * 100_000, b'{"result": 7}'):
+            call = calls.begin(peer, "this", 20)
+            request = next_event(there, libweft.Message)
+            number, _ = HEAD.unpack_from(request.data)
+            request.peer.send(HEAD.pack(number, IS_ANSWER | IS_LAST) + answer).wait(20)
+            if answer.startswith(b"{"):
+                self.assertEqual(call.wait(), 7)
+            else:
+                with self.assertRaisesRegex(ConnectionError, "answer is none"):
+                    call.wait()

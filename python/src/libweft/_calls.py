@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import errno
 import functools
 import itertools
@@ -22,8 +23,8 @@ from .peer import Peer
 #: Before each part of a request or an answer: its number, and what it is.
 HEAD = struct.Struct("<QB")
 IS_ANSWER, IS_LAST = 1, 2
-#: Bytes of a part; and of a whole, from a peer that asks for more than any does.
-PART, MOST = 512 << 10, 256 << 20
+#: Bytes of a part; and what a peer may leave unfinished, in bytes and in wholes, which is more than any does.
+PART, MOST, MOST_WHOLES = 512 << 10, 256 << 20, 1024
 
 
 class Call:
@@ -57,7 +58,8 @@ class Calls:
         self._endpoint, self._serve, self._ended = endpoint, serve, ended
         self._numbers = itertools.count()
         self._waiting: Dict[Tuple[int, int], Future[Any]] = {}
-        self._parts: Dict[Tuple[int, int, int], bytearray] = {}
+        #: Of each peer, what has not come to its end: by the number, and whether it is an answer.
+        self._parts: Dict[int, Dict[Tuple[int, int], bytearray]] = {}
         self._pool = ThreadPoolExecutor(8, "weft-calls")
         self._thread = threading.Thread(target=self._take, daemon=True)
         self._thread.start()
@@ -93,35 +95,41 @@ class Calls:
         return sending
 
     def _take(self) -> None:
-        try:
-            while True:
+        while True:
+            try:
                 event = self._endpoint.wait_event()
-                if isinstance(event, Message):
-                    self._message(event.peer, event.data)
-                elif isinstance(event, PeerDown):
-                    self._down(event)
-        except WeftError as closed:
-            for future in list(self._waiting.values()):
-                _fail(future, closed)
+            except WeftError as closed:
+                for future in list(self._waiting.values()):
+                    _fail(future, closed)
+                break
+            if isinstance(event, Message):
+                self._message(event.peer, event.data)
+            elif isinstance(event, PeerDown):
+                self._down(event)
         self._pool.shutdown()
 
     def _message(self, peer: Peer, data: bytes) -> None:
         if len(data) < HEAD.size:
             return
         number, kind = HEAD.unpack_from(data)
-        key = peer.id, number, kind & IS_ANSWER
-        whole = self._parts.setdefault(key, bytearray())
+        key, parts = (number, kind & IS_ANSWER), self._parts.setdefault(peer.id, {})
+        whole = parts.setdefault(key, bytearray())
         whole += data[HEAD.size:]
-        if sum(map(len, self._parts.values())) > MOST:
-            peer.disconnect()
+        if sum(map(len, parts.values())) > MOST or len(parts) > MOST_WHOLES:
+            del self._parts[peer.id]
+            with contextlib.suppress(WeftError):  # it has ended
+                peer.disconnect()
         elif kind & IS_LAST:
-            del self._parts[key]
+            del parts[key]
             if not kind & IS_ANSWER:
                 self._do(self._answer, peer, number, whole)
             else:
-                future = self._waiting.get(key[:2])  # the thread that waits may give up at any time
+                future = self._waiting.get((peer.id, number))  # the thread that waits may give up at any time
                 if future is not None and not future.done():
-                    future.set_result(json.loads(whole))
+                    try:
+                        future.set_result(json.loads(whole))
+                    except (ValueError, RecursionError) as error:
+                        _fail(future, ConnectionError(f"the peer's answer is none: {error}"))
 
     def _do(self, *what: Any) -> None:
         try:
@@ -158,8 +166,7 @@ class Calls:
         for (peer, _), future in list(self._waiting.items()):
             if peer == event.peer.id:
                 _fail(future, ConnectionError(f"the peer has ended: {event.reason}"))
-        for key in [key for key in self._parts if key[0] == event.peer.id]:
-            del self._parts[key]
+        self._parts.pop(event.peer.id, None)
         self._do(self._ended, event.peer.id)
 
     def close(self) -> None:
