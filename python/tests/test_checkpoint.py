@@ -184,6 +184,15 @@ class Saves(unittest.TestCase):
         self.assertTrue(unawaited.done)
         self.assertEqual(self.rank(manifests).load([wanted]), 3)
 
+    def test_saves_go_on_after_one_without_memory(self) -> None:
+        _, manifests = self.stores(1)
+        rank, small, wanted = self.rank(manifests), rows(0, 1), bytearray(ROW)
+        rank.save(1, {"w": small}).wait(60)
+        with unittest.mock.patch.object(rank._endpoint, "allocate", side_effect=MemoryError), self.assertRaises(MemoryError):
+            rank.save(2, {"w": rows(0, ROWS)})
+        rank.save(3, {"w": small}).wait(60)
+        self.assertEqual((rank.load({"w": wanted}), wanted), (3, small))
+
     def test_a_save_goes_on_where_another_one_ended(self) -> None:
         _, manifests = self.stores(2)
 

@@ -270,6 +270,7 @@ class Checkpoints:
         if self._staging is None or self._staged is None or len(self._staging) < total:
             if self._staged is not None:
                 self._staged.deregister()
+            self._staging = self._staged = None  # what was deregistered serves nobody where an allocation fails
             self._staging = self._endpoint.allocate(total)
             self._staged = self._endpoint.register(self._staging, access=Access.REMOTE_READ)
         base, where = 0, []
