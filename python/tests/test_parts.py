@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from typing import Callable, Iterator, List
+from typing import Any, Callable, Iterator, List
 
 import libweft
 from support import PAGE, Pair, open_endpoint, pattern
@@ -73,6 +73,37 @@ class InParts(Pair):
             pass
         self.assertEqual(len(self.begun), 5)
         self.assertTrue(all(operation.done for operation in self.begun))
+
+    def test_leaving_async_with_ends_the_parts(self) -> None:
+        counter, begun = self.here.create_counter(), []
+
+        def never() -> "libweft.Operation[None]":
+            begun.append(counter.expect(1))
+            return begun[-1]
+
+        def at_once() -> "libweft.Operation[None]":
+            return counter.expect(0)
+
+        async def leave(canceled: bool, fails: bool) -> None:
+            task: Any = asyncio.current_task()
+            try:
+                async with libweft.Parts([at_once, never, never]) as parts:
+                    async for _ in parts:
+                        if canceled:
+                            asyncio.get_running_loop().call_soon(task.cancel)
+                        if fails:
+                            raise InterruptedError
+                        break
+            finally:
+                self.assertEqual([operation.done for operation in begun], [True, True])
+
+        ends = {(False, True): InterruptedError, (True, False): asyncio.CancelledError, (True, True): asyncio.CancelledError}
+        for (canceled, fails), end in ends.items():
+            with self.subTest(canceled=canceled, fails=fails), self.assertRaises(end):
+                begun.clear()
+                asyncio.run(leave(canceled, fails))
+        begun.clear()
+        asyncio.run(leave(False, False))
 
     def test_without_room_they_wait(self) -> None:
         with open_endpoint(max_transfers=2) as small:

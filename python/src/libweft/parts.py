@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 class Parts(Generic[T]):
-    """Operations of which a few are in flight at a time. Iterate over it, or `async for`: each step
-    waits for the next part, in their order, and gives what it ended in.
+    """Operations of which a few are in flight at a time. Iterate over it, in asyncio with `async with` and `async for`: each
+    step waits for the next part, in their order, and gives what it ended in.
 
         size = 64 << 20
         parts = libweft.Parts(lambda at=at: endpoint.write(kv, remote, size, local_offset=at, remote_offset=at)
@@ -23,9 +23,15 @@ class Parts(Generic[T]):
         for part in parts:
             moved += part.bytes
 
+        async with parts:                       # in asyncio
+            async for part in parts:
+                moved += part.bytes
+
     `begin` has what begins each part; `in_flight` is how many are under way: enough of them that
     the rails never rest. When one fails, or the loop is left, those under way are canceled, and
-    have ended when the exception comes. What the peer is to learn after the last part, tell it then.
+    have ended when the exception comes. An `async for` that is left cannot wait: the end of the
+    `async with` around it does, without which parts are under way afterwards. What the peer is to learn
+    after the last part, tell it then.
     """
 
     def __init__(self, begin: Iterable[Callable[[], Operation[T]]], *, in_flight: int = 4) -> None:
@@ -77,8 +83,16 @@ class Parts(Generic[T]):
                 self._under_way.popleft()
                 operation = self._oldest()
         finally:
-            self._cancel()
-            await asyncio.gather(*map(_ended, self._under_way))
+            await self.__aexit__()
+
+    async def __aenter__(self) -> Parts[T]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._cancel()
+        # All of them, also where one's wait, or this one, is canceled.
+        await asyncio.gather(*map(_ended, self._under_way), return_exceptions=True)
+        self._under_way.clear()
 
 
 async def _ended(operation: Operation[T]) -> None:
