@@ -1,5 +1,6 @@
 """Threads, signals, forks, the log, the garbage collector and the interpreter's end."""
 
+import contextlib
 import errno
 import gc
 import logging
@@ -11,10 +12,12 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 import warnings
-from typing import List, Tuple
+from typing import Any, List, Tuple
 
 import libweft
+from libweft import log
 from support import PAGE, Pair, next_event, open_endpoint
 
 
@@ -185,6 +188,36 @@ class Ends(Pair):
             gc.collect()
         self.assertIn(ResourceWarning, [w.category for w in caught])
         buffer.append(1)
+
+    def test_what_goes_in_a_log_callback_calls_weft_outside_it(self) -> None:
+        local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+        held = [self.here.allocate(PAGE), self.here.prepare_pages(local, remote, PAGE, 1), open_endpoint()]
+        called: List[Tuple[str, bool]] = []
+
+        def noting(name: str, function: Any) -> Any:
+            def note(*given: Any) -> Any:
+                called.append((name, getattr(log.inside, "now", False)))
+                return function(*given)
+
+            return unittest.mock.patch.object(libweft.lib, name, note)
+
+        def take(*_: Any) -> None:
+            held.clear()
+            gc.collect()
+
+        names = ["weft_endpoint_shutdown", "weft_memory_free", "weft_prepared_destroy"]
+        with contextlib.ExitStack() as stack, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            for name in names:
+                stack.enter_context(noting(name, getattr(libweft.lib, name)))
+            libweft.set_log(take, libweft.c.LOG_TRACE)
+            self.here.register(bytearray(PAGE))
+            libweft.set_log(None)
+            for _ in range(1000):
+                if len(called) >= len(names):
+                    break
+                time.sleep(0.01)
+        self.assertEqual(sorted(called), [(name, False) for name in names])
 
     def test_a_forked_child_gets_an_error_and_ends(self) -> None:
         child = os.fork()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from enum import IntEnum, IntFlag
 from types import TracebackType
 from typing import IO, Any, AsyncGenerator, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar, Union, cast
 
-from . import c
+from . import c, log
 from ._buffers import Buffer, is_pair
 from ._library import blob, fill, lib, nanoseconds, octets, text
 from ._plain import PlainEnum
@@ -405,7 +406,7 @@ class Endpoint(Transfers):
         if opened:
             warnings.warn("a libweft.Endpoint was not closed", ResourceWarning, source=self)
         if opened or getattr(self, "_ending", 0):
-            _close_quietly(self)
+            log.outside(functools.partial(_close_quietly, self))
 
 
 def _close_quietly(endpoint: Endpoint) -> None:

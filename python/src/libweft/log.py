@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
+import contextlib
 import logging
 import os
 import threading
@@ -25,6 +27,16 @@ _LEVELS = {
 _current: Any = None
 #: Whether this thread is in a callback, where Weft must not be called: a finalizer that runs there leaves that to others.
 inside: threading.local = threading.local()
+
+
+def outside(call: Callable[[], object]) -> None:
+    """What a finalizer asks of Weft: at once, or, in a callback, in another thread."""
+    if not getattr(inside, "now", False):
+        call()
+        return
+    with contextlib.suppress(RuntimeError):  # the interpreter ends
+        # `threading` has locks, which what the finalizer has interrupted may hold.
+        _thread.start_new_thread(call, ())
 
 
 def set_log(callback: Optional[Callback], level: int = c.LOG_DEFAULT) -> None:

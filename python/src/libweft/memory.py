@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
-from . import c
+from . import c, log
 from ._buffers import Buffer, Held
 from ._library import blob, fill, lib, nanoseconds, number, octets, token
 from .errors import check, taken_back
@@ -174,7 +175,7 @@ def allocate(endpoint: Endpoint, length: int, node: Optional[int]) -> memoryview
     first = address.value or 0
     block = (ctypes.c_ubyte * length).from_address(first)
     # The views of it keep `block` alive.
-    weakref.finalize(block, _free, endpoint.opened, first).atexit = False
+    weakref.finalize(block, log.outside, functools.partial(_free, endpoint.opened, first)).atexit = False
     return memoryview(block).cast("B")
 
 

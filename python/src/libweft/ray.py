@@ -29,6 +29,7 @@ import ray
 from ray.experimental.rdt.tensor_transport_manager import (CommunicatorMetadata, FetchRequest, TensorTransportManager,
                                                            TensorTransportMetadata)
 
+from . import log
 from .endpoint import Access, Endpoint
 from .errors import WeftError
 from .memory import Memory, RemoteMemory
@@ -76,7 +77,7 @@ class Fetch(FetchRequest):
         self.held.clear()
 
     def __del__(self) -> None:
-        self.release()
+        log.outside(self.release)
 
 
 class Transport(TensorTransportManager):

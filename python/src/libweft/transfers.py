@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
-from . import c
+from . import c, log
 from ._buffers import Buffer, Indexes, described, indexes
 from ._hot import native
 from ._library import fill, lib, nanoseconds, number, octets, token
@@ -330,7 +330,7 @@ class Prepared:
 
     def __del__(self) -> None:
         if getattr(self, "handle", 0) and not self._endpoint.closed:
-            lib.weft_prepared_destroy(self.handle)  # or its memories are in use until the endpoint is closed
+            log.outside(functools.partial(lib.weft_prepared_destroy, self.handle))  # or its memories are in use until the endpoint is closed
 
     def __enter__(self) -> Prepared:
         return self
