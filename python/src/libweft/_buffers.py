@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import array
 import ctypes
+import importlib
 import numbers
-from typing import TYPE_CHECKING, Any, Optional, Protocol, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Protocol, Sequence, Tuple, Union
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -123,6 +124,13 @@ _WANTED = ("it must have the buffer protocol (bytes, bytearray, numpy arrays), b
 
 def is_tensor(buffer: Any) -> "TypeGuard[Tensor]":
     return hasattr(buffer, "data_ptr")
+
+
+def synchronize(buffers: Iterable[Any]) -> None:
+    """Returns when no kernel works on any of them that is a tensor of a GPU: Weft copies in streams of its own, which wait for none
+    of torch's."""
+    for device in {buffer.device for buffer in buffers if getattr(buffer, "is_cuda", False)}:
+        importlib.import_module("torch").cuda.synchronize(device)
 
 
 def described(given: Any) -> str:

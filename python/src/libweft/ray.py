@@ -30,6 +30,7 @@ from ray.experimental.rdt.tensor_transport_manager import (CommunicatorMetadata,
                                                            TensorTransportMetadata)
 
 from . import log
+from ._buffers import synchronize
 from .endpoint import Access, Endpoint
 from .errors import WeftError
 from .memory import Memory, RemoteMemory
@@ -130,9 +131,7 @@ class Transport(TensorTransportManager):
         device = _device(rdt_object[0]) if rdt_object else None
         if any(_device(a) != device or not _contiguous(a) for a in rdt_object):
             raise ValueError("the arrays of an object must be contiguous, and on one kind of device")
-        if device == "cuda":
-            for index in {a.device for a in rdt_object}:
-                torch.cuda.synchronize(index)
+        synchronize(rdt_object)
         filled = [a for a in rdt_object if _bytes(a)]
         if not filled:
             return Metadata(meta, device)
@@ -158,6 +157,7 @@ class Transport(TensorTransportManager):
         fetch.held.append(peer.import_memory(meta.descriptor))
         fetch.held.append(endpoint.register(filled, access=Access.LOCAL))
         remote, local = fetch.held
+        synchronize(filled)  # memory that torch gives out may still be in use by kernels
         with self._lock:
             if obj_id in self._aborted:
                 self._aborted.remove(obj_id)

@@ -93,7 +93,8 @@ class Transfers:
     grant: the 16 bytes of the peer's grant that it is under (`grant`), which came with its request;
     durable: of writes into a peer's files: they survive a power cut of the peer before it has ended (`WEFT_DURABLE`).
 
-    The bytes must not change until it has ended. They raise RetryError when there is no room:
+    The bytes must not change until it has ended. Of a GPU's memory: no kernel is waited for without `start`, so call
+    `torch.cuda.synchronize()` first, also before a peer may reach it (docs/gpu.md). They raise RetryError when there is no room:
     let some end first.
 
     local memory is a `Memory`, or what `Endpoint.register` would take: then it is registered for this process alone. Numpy arrays,

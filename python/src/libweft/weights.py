@@ -46,7 +46,7 @@ import zlib
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, TextIO, Tuple, Union
 
-from ._buffers import Buffer, Held, described
+from ._buffers import Buffer, Held, described, synchronize
 from ._safetensors import Tensor, dtype_and_shape, dtype_of, header_for, header_of, parsed, placed, row_of, size_of
 from .endpoint import Access, Endpoint
 from .errors import ClosedError, WeftError
@@ -251,7 +251,8 @@ class Piece(NamedTuple):
 
 
 class Source:
-    """Offers shards until it is closed. They must not change while targets pull."""
+    """Offers shards until it is closed. They must not change while targets pull. After kernels that write to shards on a GPU, later than
+    `manifest`, call `torch.cuda.synchronize()` before targets pull."""
 
     def __init__(self, shards: Tensors, *, version: Optional[str] = None, **options: Any) -> None:
         """`shards`: also whole tensors, by their names. No row may be given twice. `version`: of these weights, as "step 7": a
@@ -276,7 +277,8 @@ class Source:
         self._thread.start()
 
     def manifest(self) -> bytes:
-        """What targets need to know; it may travel by any means."""
+        """What targets need to know; it may travel by any means. Returns once kernels of the shards' GPUs have ended."""
+        synchronize(shard.buffer for shard in self._shards)
         said = {} if self.version is None else {"version": self.version}
         return json.dumps({**offer(self._endpoint, self._shards, self._memories, self._places), **said}).encode()
 
@@ -399,8 +401,8 @@ class Target:
 
     def pull(self, *, verify: bool = False, progress: Optional[Callable[[int, int], None]] = None,
              arrived: Optional[Callable[[Shard, int, int], None]] = None) -> List[int]:
-        """Reads everything, and returns how many bytes came from each source. Raises the last source's error when none is left
-        that has what is missing. `verify`: each piece is compared with a checksum that the source which sent it computes; a source
+        """Reads everything, once kernels of the shards' GPUs have ended, and returns how many bytes came from each source. Raises the
+        last source's error when none is left that has what is missing. `verify`: each piece is compared with a checksum that the source which sent it computes; a source
         of which one differs is `lost`, and all that it sent is read again from others. 4 KiB of each piece are compared with the
         other sources that have it, too: a ValueError names two that have different bytes. The default is False, as both sides read
         all bytes once more for it; that of `Checkpoints.load` is True, as disks may change what was saved. Without it, a
@@ -420,6 +422,7 @@ class Target:
 
         A source that is `lost` is out for the rest of the pull. The next one connects to it again, and waits for it where no
         other has what it has; elsewhere it is used by the first pull that finds it connected."""
+        synchronize(shard.buffer for shard in self._shards)
         for source in list(self.lost):
             if source in self._connecting and self._connecting[source].done:
                 self._use_again(source)

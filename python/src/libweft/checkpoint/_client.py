@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
 
 from .. import c, weights
-from .._buffers import described
+from .._buffers import described, synchronize
 from .._safetensors import size_of
 from ..endpoint import Access, Endpoint
 from ..errors import PeerError, UsageError
@@ -230,9 +230,9 @@ class Checkpoints:
     # Saving.
 
     def save(self, step: int, tensors: Tensors, *, copy: bool = True, progress: Optional[Progress] = None) -> Saving:
-        """Begins to save this rank's tensors, which must be contiguous. `copy`: returns when they are copied, and may change;
-        the memory for it is kept for the next save. Else it returns at once, and they must not change until the save has ended.
-        `progress` is called, by another thread, with the bytes that are there, and all.
+        """Begins to save this rank's tensors, which must be contiguous, once kernels of their GPUs have ended. `copy`: returns when
+        they are copied, and may change; the memory for it is kept for the next save. Else it returns at once, and they must not
+        change until the save has ended. `progress` is called, by another thread, with the bytes that are there, and all.
 
         What an unfinished save of this step has left is used where its checksums agree. With one rank the step is
         committed, too; else `commit` does it."""
@@ -242,8 +242,10 @@ class Checkpoints:
         count, step = self._count, number_of(step)
         if self._older:
             raise ValueError(f"manifests[{self._older[0]}] is of a store of another version, which can be loaded from, but not saved to")
-        files = [File(f"{name}-{k}", shards, [(self.rank + k + c) % count for c in range(self._copies)])
-                 for k, shards in enumerate(spread(shards_from(tensors, once=True), count))]
+        shards = shards_from(tensors, once=True)
+        synchronize(shard.buffer for shard in shards)
+        files = [File(f"{name}-{k}", part, [(self.rank + k + c) % count for c in range(self._copies)])
+                 for k, part in enumerate(spread(shards, count))]
         with self._lock:
             if self._last is not None:
                 self._last._thread.join()
