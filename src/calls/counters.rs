@@ -7,7 +7,7 @@ use crate::room::{self, Theirs};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_COUNTER;
 use crate::transfer::counters::{immediate_of, VALUE_MAX};
-use crate::transfer::expect::{Expected, Expecting, Wanted};
+use crate::transfer::expect::{Abandoned, Expected, Expecting, Wanted};
 use crate::transfer::list::Raises;
 use crate::transfer::operation::{Counting, Work};
 use crate::transfer::{Common, Direction, Outcome, Terms};
@@ -30,9 +30,10 @@ impl Endpoint {
     }
 
     pub fn destroy_counter(&self, id: u64) -> Result<()> {
-        let mut ended = Vec::new();
-        self.core.counters.destroy(id, &mut ended)?;
-        self.core.end_all_of(ended, Status::Canceled, self.core.clock.now());
+        let Abandoned { reached, canceled } = self.core.counters.destroy(id)?;
+        let now = self.core.clock.now();
+        self.core.end_all_of(reached, Status::Ok, now);
+        self.core.end_all_of(canceled, Status::Canceled, now);
         Ok(())
     }
 

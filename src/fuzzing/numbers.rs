@@ -3,6 +3,7 @@
 use super::Input;
 use crate::fabric::host;
 use crate::transfer::counters::{Counters, Raised, VALUE_MAX};
+use crate::transfer::expect::Abandoned;
 use std::collections::HashMap;
 
 thread_local! {
@@ -20,7 +21,12 @@ pub fn immediates(data: &[u8]) {
 fn count(counters: &Counters, mut input: Input) {
     let mut living: HashMap<u64, u64> = HashMap::new();
     let mut known: Vec<u64> = Vec::new();
-    let mut ended = Vec::new();
+    let destroy = |id| {
+        let abandoned = counters.destroy(id);
+        let waited = |one: &Abandoned| !one.reached.is_empty() || !one.canceled.is_empty();
+        assert!(!abandoned.as_ref().is_ok_and(waited), "nobody waits");
+        abandoned.is_ok()
+    };
     while !input.is_empty() {
         let (step, which) = (input.u8() % 4, usize::from(input.u8()));
         let one = known.get(which % known.len().max(1)).copied();
@@ -32,7 +38,7 @@ fn count(counters: &Counters, mut input: Input) {
                 }
             }
             (1, Some(id)) => {
-                assert_eq!(counters.destroy(id, &mut ended).is_ok(), living.remove(&id).is_some());
+                assert_eq!(destroy(id), living.remove(&id).is_some());
             }
             (2, Some(id)) => raise(counters, &mut living, id as u32, input.u64()),
             (_, _) => raise(counters, &mut living, input.u64() as u32, 1 + which as u64),
@@ -40,9 +46,8 @@ fn count(counters: &Counters, mut input: Input) {
     }
     for (id, value) in living {
         assert_eq!(counters.find(id).map(|(_, value)| value).ok(), Some(value));
-        assert!(counters.destroy(id, &mut ended).is_ok());
+        assert!(destroy(id));
     }
-    assert!(ended.is_empty(), "nobody waits");
 }
 
 fn raise(counters: &Counters, living: &mut HashMap<u64, u64>, immediate: u32, by: u64) {

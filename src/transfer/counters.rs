@@ -5,9 +5,8 @@
 //! counter's value and generation share one word: an arrival indexes, compares and adds, without a
 //! lock, a lookup or an allocation. `expect` has the operations that wait for values.
 
-use super::expect::Waiting;
+use super::expect::{Abandoned, Waiting};
 use crate::fabric::Immediate;
-use crate::ids::OpId;
 use crate::room;
 use crate::status::{Error, Result};
 use once_cell::sync::OnceCell;
@@ -230,20 +229,19 @@ impl Counters {
         value.map(|value| (place, value)).ok_or_else(|| gone(id))
     }
 
-    /// Destroys a counter: it is no longer raised, and operations that wait for it are added to
-    /// `ended`.
-    pub fn destroy(&self, id: u64, ended: &mut Vec<OpId>) -> Result<()> {
+    /// Destroys a counter: it is no longer raised. Returns the operations that end with it.
+    pub fn destroy(&self, id: u64) -> Result<Abandoned> {
         let (place, _) = self.find(id)?;
         let counter = self.counter(place.index).ok_or_else(|| gone(id))?;
         let of_this = |state: u64| state >> VALUE_BITS == u64::from(place.generation);
         let taken = counter
             .state
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| of_this(state).then_some(0));
-        taken.map_err(|_| gone(id))?;
-        self.abandon(place.index, ended);
+        let before = taken.map_err(|_| gone(id))?;
+        let abandoned = self.abandon(place.index, before & VALUE_MAX);
         let generation = ((place.generation + 1) & self.generations).max(1);
         self.places.lock().free.push_back(CounterPlace { generation, ..place });
-        Ok(())
+        Ok(abandoned)
     }
 
     /// Raises a counter for an arrival. A thread that sees the value also sees the bytes that
@@ -286,11 +284,11 @@ mod tests {
         assert!(counters.create().is_err(), "the capacity is one");
         assert_eq!(counters.raise(first as u32, 3), Raised::Yes);
         assert_eq!(counters.find(first).map(|(_, value)| value).ok(), Some(3));
-        counters.destroy(first, &mut Vec::new()).expect("it exists");
+        counters.destroy(first).expect("it exists");
         assert_eq!(counters.raise(first as u32, 1), Raised::Unknown);
         let second = counters.create().expect("room again");
         assert_eq!(counters.raise(first as u32, 1), Raised::Unknown);
-        assert!(counters.find(first).is_err() && counters.destroy(first, &mut Vec::new()).is_err());
+        assert!(counters.find(first).is_err() && counters.destroy(first).is_err());
         assert_eq!(counters.find(second).map(|(_, value)| value).ok(), Some(0));
     }
 
@@ -333,7 +331,7 @@ mod tests {
         for _ in 0..200_000 {
             let id = counters.create().expect("room");
             assert_ne!(id as u32, 0);
-            counters.destroy(id, &mut Vec::new()).expect("it exists");
+            counters.destroy(id).expect("it exists");
         }
     }
 }

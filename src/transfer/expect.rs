@@ -98,6 +98,14 @@ impl Drop for Expecting {
     }
 }
 
+/// Operations that end with a destroyed counter.
+#[derive(Default)]
+pub struct Abandoned {
+    /// Their last value was reached.
+    pub reached: Vec<OpId>,
+    pub canceled: Vec<OpId>,
+}
+
 fn strides(entries: &[Expected]) -> impl Iterator<Item = Range<usize>> {
     let len = entries.len();
     (0..len).step_by(STRIDE).map(move |from| from..len.min(from + STRIDE))
@@ -158,8 +166,10 @@ impl Counters {
         }
     }
 
-    /// The counter was destroyed: operations that wait for it end.
-    pub fn abandon(&self, index: u32, ended: &mut Vec<OpId>) {
+    /// The counter was destroyed with this value: nothing waits for it from here on. Reached values may
+    /// be among those left (`settle`).
+    pub fn abandon(&self, index: u32, value: u64) -> Abandoned {
+        let mut abandoned = Abandoned::default();
         loop {
             let mut waiting = self.waiting.lock();
             for _ in 0..STRIDE {
@@ -167,10 +177,15 @@ impl Counters {
                     if let Some(counter) = self.counter(index) {
                         counter.wanted.store(NO_WAITER, Ordering::SeqCst);
                     }
-                    return;
+                    return abandoned;
                 };
                 waiting.values.remove(&first);
-                ended.extend(waiting.waits.get(&first.ticket).and_then(|wait| wait.operation));
+                if first.value <= value {
+                    waiting.reached(first.ticket, &mut abandoned.reached);
+                } else {
+                    let operation = waiting.waits.get(&first.ticket).and_then(|wait| wait.operation);
+                    abandoned.canceled.extend(operation);
+                }
             }
         }
     }
@@ -294,10 +309,38 @@ mod tests {
         let early = Expecting::new(&counters, entries.clone());
         assert!(counters.watch(early.ticket(), OpId::numbered(5), &entries, &mut Vec::new()));
         let late = Expecting::new(&counters, entries.clone());
+        let abandoned = counters.destroy(a).expect("it exists");
+        assert_eq!((&abandoned.reached[..], &abandoned.canceled[..]), (&[][..], &[OpId::numbered(5)][..]));
+        assert!(!counters.watch(late.ticket(), OpId::numbered(6), &entries, &mut Vec::new()));
+    }
+
+    /// One step settles fewer values than are reached; the counter is destroyed before the next.
+    #[test]
+    fn destroyed_counter_cancels_no_wait_for_a_reached_value() {
+        const COUNT: u64 = STRIDE as u64 + 44;
+        let counters = Arc::new(Counters::new(8, 1));
+        let [a, b] = [(); 2].map(|()| counters.create().expect("room"));
+        let wait = |number, entries: &[(u64, u64)]| {
+            let entries = entries.iter().map(|(id, value)| entry(&counters, *id, *value));
+            let wanted = Wanted::new(entries.collect());
+            let expecting = Expecting::new(&counters, wanted.clone());
+            assert!(counters.watch(expecting.ticket(), OpId::numbered(number), &wanted, &mut Vec::new()));
+            expecting
+        };
+        let mut waits: Vec<Expecting> = (1..=COUNT).map(|number| wait(number, &[(a, 1)])).collect();
+        waits.extend([wait(1000, &[(a, 2)]), wait(1001, &[(a, 1), (b, 1)])]);
+        let (mut ended, Raised::Reached(index)) = (Vec::new(), counters.raise(a as u32, 1)) else {
+            panic!("operations wait for 1")
+        };
+        assert!(counters.settle(index, &mut ended) && ended.len() == STRIDE);
+        let Abandoned { reached, canceled } = counters.destroy(a).expect("it exists");
+        ended.extend(reached);
+        ended.sort();
+        assert_eq!(ended, (1..=COUNT).map(OpId::numbered).collect::<Vec<OpId>>());
+        assert_eq!(canceled, [OpId::numbered(1000)]);
+        let Raised::Reached(index) = counters.raise(b as u32, 1) else { panic!("1001 waits for 1") };
         let mut ended = Vec::new();
-        counters.destroy(a, &mut ended).expect("it exists");
-        assert_eq!(ended, [OpId::numbered(5)]);
-        assert!(!counters.watch(late.ticket(), OpId::numbered(6), &entries, &mut ended));
+        assert!(counters.settle(index, &mut ended) && ended == [OpId::numbered(1001)]);
     }
 
     /// A caller's thread preempted with the lock delays no arrival, and no value is lost.
