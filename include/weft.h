@@ -969,7 +969,8 @@ WEFT_MUST_USE
 weft_status weft_queue_arm(weft_queue *queue,
                            int32_t *fd);
 
-/** Destroys a queue. Errors: `WEFT_ERR_BUSY` (operations that name it are
+/** Destroys a queue. A thread that waits in `weft_queue_poll` for it returns
+    `WEFT_ERR_HANDLE`. Errors: `WEFT_ERR_BUSY` (operations that name it are
     outstanding, or completions were not polled), `WEFT_ERR_INVALID` (an
     endpoint's own queue). */
 WEFT_API WEFT_MUST_USE weft_status weft_queue_destroy(weft_queue *queue);

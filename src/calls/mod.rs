@@ -5,6 +5,8 @@
 //! worker briefly.
 
 mod atomics;
+#[cfg(test)]
+mod closing_tests;
 mod counters;
 mod fence;
 mod files;
@@ -67,6 +69,10 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 
 fn silent() -> Error {
     Error::new(Status::TimedOut, "a worker does not answer: its provider does not return")
+}
+
+fn destroyed() -> Error {
+    Error::handle("the weft_queue was destroyed during the call")
 }
 
 /// A worker, and whether callers may make its passes.
@@ -258,6 +264,9 @@ impl Endpoint {
     /// Whether nothing will be published to this queue any longer.
     fn check_over(&self, queue: &Queue) -> Result<()> {
         self.check_poison()?;
+        if queue.is_retired() {
+            return Err(destroyed());
+        }
         if self.down.load(Ordering::Acquire) && queue.is_empty() {
             return Err(Error::closed());
         }
@@ -349,6 +358,21 @@ impl Endpoint {
         }
         queues.push(Arc::downgrade(&queue));
         Ok(queue)
+    }
+
+    /// No operation can name the queue from here on, and threads that wait for it return.
+    pub fn retire_queue(&self, queue: &Queue) -> Result<()> {
+        if !queue.retire() {
+            return Err(Error::new(
+                Status::Busy,
+                "the queue has outstanding operations or completions: poll it until they are gone",
+            ));
+        }
+        queue.interrupt(true);
+        if self.core.config.manual {
+            self.core.inboxes.iter().for_each(Inbox::wake);
+        }
+        Ok(())
     }
 
     // Shutdown.

@@ -207,6 +207,9 @@ impl Endpoint {
 
     #[cold]
     fn no_places(&self, queue: &Arc<Queue>, wanted: u64) -> Error {
+        if queue.is_retired() {
+            return super::destroyed();
+        }
         let (name, depth) = match Arc::ptr_eq(queue, &self.core.queue) {
             true => ("the endpoint's queue", "queue_depth"),
             false => ("the operation's queue", "depth"),

@@ -190,7 +190,8 @@ pub unsafe extern "C" fn weft_queue_arm(queue: *mut weft_queue, fd: *mut i32) ->
     })
 }
 
-/// Destroys a queue. Errors: `WEFT_ERR_BUSY` (operations that name it are
+/// Destroys a queue. A thread that waits in `weft_queue_poll` for it returns
+/// `WEFT_ERR_HANDLE`. Errors: `WEFT_ERR_BUSY` (operations that name it are
 /// outstanding, or completions were not polled), `WEFT_ERR_INVALID` (an
 /// endpoint's own queue).
 ///
@@ -209,12 +210,7 @@ pub unsafe extern "C" fn weft_queue_destroy(queue: *mut weft_queue) -> weft_stat
                 "this is an endpoint's own queue: it is destroyed with the endpoint",
             ));
         }
-        if named.queue().in_use() {
-            return Err(crate::status::Error::new(
-                crate::status::Status::Busy,
-                "the queue has outstanding operations or completions: poll it until they are gone",
-            ));
-        }
+        named.endpoint().retire_queue(named.queue())?;
         handle::remove(queue)
     })
 }

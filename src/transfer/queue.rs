@@ -11,6 +11,9 @@ use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
+/// In `Queue::reserved`: no place can be reserved. (It is more than any capacity.)
+const RETIRED: u64 = 1 << 63;
+
 pub struct Queue {
     capacity: u64,
     ring: Ring<Completion>,
@@ -116,7 +119,18 @@ impl Queue {
     }
 
     pub fn reserved(&self) -> u64 {
-        self.reserved.load(Ordering::Acquire)
+        self.reserved.load(Ordering::Acquire) & !RETIRED
+    }
+
+    /// Reserves no place from here on; false if any is reserved.
+    pub fn retire(&self) -> bool {
+        let retired = self.reserved.compare_exchange(0, RETIRED, Ordering::AcqRel, Ordering::Acquire);
+        retired.is_ok() || retired == Err(RETIRED)
+    }
+
+    #[inline]
+    pub fn is_retired(&self) -> bool {
+        self.reserved.load(Ordering::Acquire) == RETIRED
     }
 
     pub fn is_full(&self) -> bool {
@@ -135,7 +149,7 @@ impl Queue {
 
     /// Whether there are unpolled completions, or operations that will complete here.
     pub fn in_use(&self) -> bool {
-        self.reserved.load(Ordering::Acquire) > 0
+        self.reserved() > 0
     }
 
     /// Whether its users may sleep on its descriptor.

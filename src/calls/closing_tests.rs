@@ -1,0 +1,51 @@
+//! Calls beside the end of a queue, or of the endpoint.
+
+use super::{Endpoint, EndpointConfig};
+use crate::status::Status;
+use crate::transfer::queue::Queue;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Long enough for a thread to come to its wait.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+fn open(manual: bool) -> Arc<Endpoint> {
+    let config = EndpointConfig { fabric: Some("tcp".into()), manual, ..EndpointConfig::default() };
+    Endpoint::open(config).expect("it opens")
+}
+
+fn poll(endpoint: &Endpoint, queue: &Queue, timeout: Duration) -> Result<i32, Status> {
+    let timed = endpoint.wait(queue, &mut [MaybeUninit::uninit()], timeout.as_nanos() as u64);
+    timed.map_err(|error| error.status)
+}
+
+#[test]
+fn thread_that_waits_for_a_destroyed_queue_returns() {
+    for manual in [false, true] {
+        let endpoint = open(manual);
+        let queue = endpoint.create_queue(0).expect("a queue");
+        std::thread::scope(|scope| {
+            let begun = Instant::now();
+            let waiting = scope.spawn(|| poll(&endpoint, &queue, PATIENCE));
+            std::thread::sleep(A_WHILE);
+            endpoint.retire_queue(&queue).expect("nothing uses it");
+            assert_eq!(waiting.join().expect("no panic"), Err(Status::Handle), "manual: {manual}");
+            assert!(begun.elapsed() < PATIENCE / 2, "manual: {manual}");
+        });
+    }
+}
+
+/// The caller has found the queue, and another destroys it.
+#[test]
+fn destroyed_queue_accepts_no_operation() {
+    let endpoint = open(false);
+    let queue = endpoint.create_queue(0).expect("a queue");
+    let places = endpoint.hold_places(&queue, 1).expect("there is room");
+    assert_eq!(endpoint.retire_queue(&queue).map_err(|error| error.status), Err(Status::Busy));
+    drop(places);
+    endpoint.retire_queue(&queue).expect("nothing uses it");
+    assert_eq!(endpoint.hold_places(&queue, 1).err().map(|error| error.status), Some(Status::Handle));
+    assert_eq!(poll(&endpoint, &queue, Duration::ZERO), Err(Status::Handle));
+}
