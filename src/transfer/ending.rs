@@ -17,9 +17,9 @@ use std::collections::HashSet;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// States of `Slot::late`: the completion waits for NICs, or is being published.
-const WAITS: u8 = 1;
-const PUBLISHED: u8 = 2;
+/// The low byte of `Slot::late`: the completion waits for NICs, or is being published.
+const WAITS: u64 = 1;
+const PUBLISHED: u64 = 2;
 
 #[derive(Clone, Copy)]
 pub(super) struct Ending {
@@ -109,14 +109,16 @@ impl Table {
 
     /// Uncounts a stripe for which no NIC works: the stripe leaves, or moves to another lane.
     pub fn put_down(&self, slot: &Slot) {
-        if slot.carried.fetch_sub(1, Ordering::SeqCst) == 1 && slot.late.load(Ordering::SeqCst) == WAITS {
+        if slot.carried.fetch_sub(1, Ordering::SeqCst) == 1
+            && slot.late.load(Ordering::SeqCst) & 0xff == WAITS
+        {
             self.publish_late(slot);
         }
     }
 
     /// Whether an operation has ended, and its completion waits for NICs.
     pub fn is_late(slot: &Slot) -> bool {
-        slot.late.load(Ordering::Relaxed) == WAITS
+        slot.late.load(Ordering::Relaxed) & 0xff == WAITS
     }
 
     /// The number of ended operations whose completions wait for NICs.
@@ -142,17 +144,19 @@ impl Table {
     pub fn publish_late(&self, slot: &Slot) {
         // Pass first: a thread that reads 0 waiting must then wait at the gate for this completion.
         let passing = self.gate.pass();
-        let taken = slot.late.compare_exchange(WAITS, PUBLISHED, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        if !taken {
-            return;
-        }
+        let published = self.take_late(slot, self.id_of(slot));
+        drop(passing);
+        published.iter().for_each(Published::explain);
+    }
+
+    /// The same within the gate; the caller needs no hold. Returns the completion for the log.
+    fn take_late(&self, slot: &Slot, id: OpId) -> Option<Published> {
+        let late = |how| id.generation() << 8 | how;
+        slot.late.compare_exchange(late(WAITS), late(PUBLISHED), Ordering::SeqCst, Ordering::Relaxed).ok()?;
         self.count_late(slot, |waiting| _ = waiting.fetch_sub(1, Ordering::SeqCst));
         // SAFETY: `ending` was written before `late`, and only this thread has moved `late` on.
-        if let Some(ending) = slot.ending.with_mut(|ending| unsafe { (*ending).take() }) {
-            let published = self.publish(slot, &ending);
-            drop(passing);
-            published.iter().for_each(Published::explain);
-        }
+        let ending = slot.ending.with_mut(|ending| unsafe { (*ending).take() })?;
+        self.publish(slot, &ending)
     }
 
     /// Ends an operation that was not accepted, without a completion; false if it has ended with
@@ -197,19 +201,20 @@ impl Table {
         let passing = self.gate.pass();
         let Some(slot) = self.take_end(id) else { return false };
         let ending = Ending { outcome, peer, previous, now };
-        if outcome.status != Status::Ok && slot.carried.load(Ordering::SeqCst) != 0 {
+        let late = outcome.status != Status::Ok && slot.carried.load(Ordering::SeqCst) != 0;
+        if late {
             self.count_late(slot, |waiting| _ = waiting.fetch_add(1, Ordering::SeqCst));
             // SAFETY: only the thread that ended the operation writes, and no thread reads before
             // `late` is set.
             slot.ending.with_mut(|at| unsafe { *at = Some(ending) });
-            slot.late.store(WAITS, Ordering::SeqCst);
-            drop(passing);
-            if slot.carried.load(Ordering::SeqCst) == 0 {
-                self.publish_late(slot);
-            }
-            return true;
+            slot.late.store(id.generation() << 8 | WAITS, Ordering::SeqCst);
         }
-        let published = self.publish(slot, &ending);
+        // From here on, another thread may publish a late completion, and the slot go to another operation.
+        let published = match late {
+            false => self.publish(slot, &ending),
+            true if slot.carried.load(Ordering::SeqCst) == 0 => self.take_late(slot, id),
+            true => None,
+        };
         // Leave the gate first: a slow log callback must not delay a PEER_DOWN.
         drop(passing);
         published.iter().for_each(Published::explain);
@@ -594,4 +599,47 @@ fn so_far(slot: &Slot, body: &Body) -> String {
             .into();
     }
     format!("; {claimed} of {slices} pieces were given to NICs, which have not delivered all of them")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::operation::Work;
+    use super::super::queue::Queue;
+    use super::*;
+
+    /// The thread that ended an operation looks whether NICs still work for it, after another thread has
+    /// published that and the slot has gone to the next operation.
+    #[test]
+    fn late_end_publishes_no_other_operation_of_the_slot() {
+        let queue = Arc::new(Queue::new(16).expect("there is memory"));
+        let table = Table::new(1, 1, 1, queue.clone());
+        let ends_late = || -> Hold {
+            assert!(queue.reserve(1));
+            let body = || Body {
+                kind: completion::KIND_WRITE,
+                to: To::Own,
+                user_data: 0,
+                peer: None,
+                submit_ns: 0,
+                bytes: 0,
+                done: None,
+                work: Work::Parts,
+            };
+            let hold = table.begin(body, 1, u64::MAX).expect("the slot is free");
+            assert!(table.carry(table.held_slot(&hold)));
+            assert!(table.end(hold.id(), Outcome::new(Status::Canceled), 0));
+            hold
+        };
+        let first = ends_late();
+        let (id, slot) = (first.id(), table.held_slot(&first));
+        table.put_down(slot);
+        let _ = table.leave(first);
+        assert_eq!((queue.unpolled(), table.late()), (1, 0));
+        let second = ends_late();
+        assert!(table.take_late(slot, id).is_none() && Table::is_late(slot));
+        assert_eq!((queue.unpolled(), table.late()), (1, 1), "a NIC works for the second");
+        table.put_down(slot);
+        let _ = table.leave(second);
+        assert_eq!((queue.unpolled(), table.late()), (2, 0));
+    }
 }

@@ -69,7 +69,9 @@ pub struct Slot {
     /// Stripes for which NICs may work. SeqCst, with `late`: the end of the operation sets `late`
     /// and then reads this; the last stripe decrements this and then reads `late`.
     pub(super) carried: AtomicU32,
-    pub(super) late: AtomicU8,
+    /// `generation << 8`, and whether the completion waits for NICs. The generation, since the thread that
+    /// ended the operation looks again without a hold (`Table::end_as`).
+    pub(super) late: AtomicU64,
     /// The outcome of an operation that ended while NICs worked for it (`late`).
     pub(super) ending: UnsafeCell<Option<Ending>>,
     pub(super) whole: Whole,
@@ -591,7 +593,7 @@ impl Slot {
             first_post: AtomicU64::new(0),
             progress: AtomicU8::new(0),
             carried: AtomicU32::new(0),
-            late: AtomicU8::new(0),
+            late: AtomicU64::new(0),
             ending: UnsafeCell::new(None),
             whole: Whole::new(),
         }
