@@ -49,3 +49,20 @@ fn destroyed_queue_accepts_no_operation() {
     assert_eq!(endpoint.hold_places(&queue, 1).err().map(|error| error.status), Some(Status::Handle));
     assert_eq!(poll(&endpoint, &queue, Duration::ZERO), Err(Status::Handle));
 }
+
+#[test]
+fn endpoint_is_closed_once_all_ends_are_published() {
+    let endpoint = open(false);
+    std::thread::scope(|scope| {
+        // As a thread has it that has ended an operation, and not published that.
+        let passing = endpoint.core.table.pass();
+        let shutdown = scope.spawn(|| endpoint.shutdown(0));
+        let until = Instant::now() + A_WHILE;
+        while Instant::now() < until {
+            assert_eq!(poll(&endpoint, endpoint.queue(), Duration::ZERO), Ok(0));
+        }
+        drop(passing);
+        shutdown.join().expect("no panic").expect("it ends");
+    });
+    assert_eq!(poll(&endpoint, endpoint.queue(), Duration::ZERO), Err(Status::Closed));
+}

@@ -405,6 +405,8 @@ impl Endpoint {
         if ended.is_ok() {
             // Submissions that raced with the shutdown.
             core.table.end_all(Outcome::new(Status::Canceled), core.clock.now());
+            // A caller's thread may be about to publish the end of an operation.
+            core.table.await_publication();
             core.memories.all().iter().for_each(|memory| memory.let_go());
             self.files.end();
             if !self.down.swap(true, Ordering::AcqRel) {
