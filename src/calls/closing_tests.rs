@@ -1,8 +1,10 @@
 //! Calls beside the end of a queue, or of the endpoint.
 
+use super::peers::Begin;
 use super::{Endpoint, EndpointConfig};
 use crate::status::Status;
 use crate::transfer::queue::Queue;
+use crate::wire::address::Address;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,4 +67,15 @@ fn endpoint_is_closed_once_all_ends_are_published() {
         shutdown.join().expect("no panic").expect("it ends");
     });
     assert_eq!(poll(&endpoint, endpoint.queue(), Duration::ZERO), Err(Status::Closed));
+}
+
+/// The phase was checked before it changed.
+#[test]
+fn connect_beside_a_shutdown_is_refused() {
+    let (a, b) = (open(false), open(false));
+    a.shutdown(0).expect("it ends");
+    let address = Address::decode(b.address()).expect("an address");
+    let made = a.core.make_peer(address, 1_000_000_000, Begin::Connecting { user_data: 7 });
+    assert_eq!(made.map(drop).map_err(|error| error.status), Err(Status::Closed));
+    assert!(a.core.peers.all().is_empty());
 }

@@ -198,19 +198,27 @@ impl Core {
         };
         let session = Session::new(terms, Approaches::new(approaches, timeout_ns));
         let reason = session.reason();
-        self.peers.get_or_insert(
+        let mut started = true;
+        let (peer, new) = self.peers.get_or_insert(
             incarnation,
             |id, before| {
                 let begun = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
                 let tokens = Tokens { token: self.random.u128()?, begun, before };
                 Ok(Peer::new(id, address, owner, workers, reason, tokens))
             },
-            |peer| self.start_peer(peer, Box::new(session), begin),
-        )
+            |peer| started = self.start_peer(peer, Box::new(session), begin),
+        )?;
+        if !started {
+            self.unauthenticated.took_back(peer.id);
+            self.peers.remove(&peer, false);
+            self.peers.publish_end(peer.id, self.queue.polled(), || 0);
+            return Err(Error::closed());
+        }
+        Ok((peer, new))
     }
 
-    /// Passes a new peer to its owner.
-    fn start_peer(&self, peer: &Arc<Peer>, session: Box<Session>, begin: Begin) {
+    /// Passes a new peer to its owner. False: the owner has ended, and so has the peer.
+    fn start_peer(&self, peer: &Arc<Peer>, session: Box<Session>, begin: Begin) -> bool {
         let accepted = match begin {
             Begin::Connecting { user_data } => {
                 peer.connects.lock().push(user_data);
@@ -224,6 +232,11 @@ impl Core {
                 Some(accepted)
             }
         };
-        self.inboxes[peer.owner].command(Command::AddLink { peer: peer.clone(), session, accepted });
+        let link = Command::AddLink { peer: peer.clone(), session, accepted };
+        let refused = self.inboxes[peer.owner].try_command(link).is_some();
+        if refused {
+            peer.set_down(Status::Canceled); // Before another connect finds it.
+        }
+        !refused
     }
 }

@@ -130,6 +130,14 @@ impl Unauthenticated {
         self.inner.lock().entering -= 1;
     }
 
+    /// Undoes `came`: the worker that would own the peer has ended.
+    pub fn took_back(&self, peer: PeerId) {
+        let mut inner = self.inner.lock();
+        let before = inner.under_way.len();
+        inner.under_way.retain(|one| one.peer != peer);
+        inner.entering += before - inner.under_way.len();
+    }
+
     /// One of these peers is up, or gone.
     pub fn settled(&self, peer: PeerId) {
         let mut inner = self.inner.lock();
