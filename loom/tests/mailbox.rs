@@ -96,3 +96,21 @@ fn a_command_is_taken_or_given_back() {
         assert!(mailbox.try_command(10).is_some());
     });
 }
+
+/// The same of a transfer.
+#[test]
+fn a_transfer_is_taken_by_the_worker_or_its_submitter() {
+    loom::model(|| {
+        let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
+        let drain = |mailbox: &Mailbox<u64>| {
+            std::iter::from_fn(|| mailbox.next_transfer()).map(Hold::give).count()
+        };
+        let pushes = mailbox.clone();
+        let other = thread::spawn(move || {
+            pushes.transfer(op(7)).unwrap();
+            if pushes.is_closed() { drain(&pushes) } else { 0 }
+        });
+        mailbox.close();
+        assert_eq!(drain(&mailbox) + other.join().unwrap(), 1);
+    });
+}

@@ -3,6 +3,8 @@
 use super::peers::Begin;
 use super::{Endpoint, EndpointConfig};
 use crate::status::Status;
+use crate::transfer::completion::KIND_WRITE;
+use crate::transfer::operation::{Body, To, Work};
 use crate::transfer::queue::Queue;
 use crate::wire::address::Address;
 use std::mem::MaybeUninit;
@@ -78,4 +80,27 @@ fn connect_beside_a_shutdown_is_refused() {
     let made = a.core.make_peer(address, 1_000_000_000, Begin::Connecting { user_data: 7 });
     assert_eq!(made.map(drop).map_err(|error| error.status), Err(Status::Closed));
     assert!(a.core.peers.all().is_empty());
+}
+
+#[test]
+fn transfer_to_a_worker_that_has_ended_keeps_nothing() {
+    let endpoint = open(false);
+    let queue = endpoint.create_queue(0).expect("a queue");
+    assert!(queue.reserve(1));
+    let body = || Body {
+        kind: KIND_WRITE,
+        to: To::Queue(queue.clone()),
+        user_data: 0,
+        peer: None,
+        submit_ns: 0,
+        bytes: 0,
+        done: None,
+        work: Work::Parts,
+    };
+    let hold = endpoint.core.table.begin(body, 1, u64::MAX).expect("a slot");
+    endpoint.shutdown(0).expect("it ends");
+    let others = Arc::strong_count(&queue);
+    endpoint.core.dispatch(hold, 1, 1, 0);
+    assert_eq!(Arc::strong_count(&queue), others - 1, "the slot is free");
+    assert_eq!(poll(&endpoint, &queue, Duration::ZERO), Ok(1));
 }

@@ -220,7 +220,7 @@ impl Core {
         if wanted > 1 {
             self.table.add_stripes(slot, wanted - 1);
         }
-        let (mut before, mut after) = (0, workers);
+        let (mut before, mut after, mut given) = (0, workers, 0u64);
         if wanted < workers.count_ones() as u64 {
             let first = self.turn.fetch_add(1, Ordering::Relaxed) as usize % self.inboxes.len();
             before = workers & ((1 << first) - 1);
@@ -232,6 +232,7 @@ impl Core {
             }
             let worker = after.trailing_zeros() as usize;
             after &= after - 1;
+            given |= 1 << worker;
             if wanted == 1 && self.last_worker.load(Ordering::Relaxed) != worker {
                 self.last_worker.store(worker, Ordering::Relaxed);
             }
@@ -240,6 +241,20 @@ impl Core {
             }
         }
         hold.give(); // The last worker takes the hold.
+        while given != 0 {
+            let inbox = &self.inboxes[given.trailing_zeros() as usize];
+            given &= given - 1;
+            if inbox.is_closed() {
+                self.drain(inbox, now);
+            }
+        }
+    }
+
+    /// Ends the transfers in the inbox of a worker that has ended.
+    pub(crate) fn drain(&self, inbox: &Inbox, now: u64) {
+        while let Some(hold) = inbox.next_transfer() {
+            self.abandon(hold, Outcome::new(Status::Canceled), now);
+        }
     }
 
     /// Ends an operation that no worker accepted.

@@ -12,7 +12,7 @@ pub struct Mailbox<C> {
     transfers: Ring<OpId>,
     commands: Mutex<VecDeque<C>>,
     has_commands: AtomicBool,
-    /// Changed under the commands' lock.
+    /// Changed under the commands' lock. A submitter pushes a transfer and then reads this.
     closed: AtomicBool,
     sleeping: AtomicBool,
     event: Event,
@@ -61,11 +61,19 @@ impl<C> Mailbox<C> {
         self.transfers.pop().map(Hold::on)
     }
 
-    /// Takes the queued commands; later ones are refused.
+    /// Takes the queued commands; later ones are refused. Then the worker takes the transfers: either it
+    /// sees a concurrent one, or the submitter sees `is_closed`.
     pub fn close(&self) -> VecDeque<C> {
         let mut commands = self.commands.lock();
         self.closed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // Pairs with the one in `wake`.
         std::mem::take(&mut *commands)
+    }
+
+    /// Whether the worker has ended: the thread that pushed a transfer takes what is there.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     pub fn take_commands(&self) -> VecDeque<C> {

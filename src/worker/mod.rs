@@ -434,9 +434,7 @@ impl Worker {
         let inbox = &core.inboxes[self.index];
         let mut commands = std::mem::take(&mut self.commands);
         commands.append(&mut inbox.close());
-        while let Some(hold) = inbox.next_transfer() {
-            core.abandon(hold, Outcome::new(Status::Canceled), now);
-        }
+        core.drain(inbox, now);
         for command in commands {
             match command {
                 Command::AddLink { peer, session, accepted } => {
