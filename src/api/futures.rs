@@ -127,6 +127,8 @@ struct State {
     /// Completions that belong to no future.
     arrived: VecDeque<Completion>,
     listener: Option<Waker>,
+    /// Threads that may have completions which are not sorted in.
+    taking: usize,
     /// Why nothing comes any longer.
     over: Option<Error>,
 }
@@ -313,9 +315,11 @@ impl Dispatcher {
     /// The same as `dispatch`.
     pub fn turn(&self, timeout: Duration) -> Result<()> {
         let mut woken = Woken::default();
-        if let Ok(Some(completion)) = self.0.event.queue().wait(timeout) {
-            self.0.state.lock().take(completion, &mut woken);
-        }
+        // What fails here fails below, too.
+        let _ = self.take(&mut woken, |event, taken| {
+            taken.extend(event.queue().wait(timeout).ok().flatten());
+            Ok(true)
+        });
         self.dispatch_after(woken)
     }
 
@@ -336,17 +340,10 @@ impl Dispatcher {
     fn dispatch_after(&self, mut woken: Woken) -> Result<()> {
         let dispatched = loop {
             woken.wake();
-            let mut taken = Vec::new();
-            let more = match self.0.event.queue().poll_into(&mut taken, BATCH) {
-                Ok(0) => self.0.event.arm().map(|armed| !armed),
-                Ok(_) => Ok(true),
-                Err(error) => Err(error),
-            };
-            let mut state = self.0.state.lock();
-            taken.into_iter().for_each(|completion| state.take(completion, &mut woken));
-            if let Err(error) = &more {
-                state.end(error.clone(), &mut woken);
-            }
+            let more = self.take(&mut woken, |event, taken| match event.queue().poll_into(taken, BATCH)? {
+                0 => event.arm().map(|armed| !armed),
+                _ => Ok(true),
+            });
             match more {
                 Ok(true) => {}
                 Ok(false) => break Ok(()),
@@ -356,6 +353,27 @@ impl Dispatcher {
         woken.wake();
         woken.end();
         dispatched
+    }
+
+    /// Sorts in what `from` takes from the queue.
+    fn take(
+        &self,
+        woken: &mut Woken,
+        from: impl FnOnce(&QueueEvent, &mut Vec<Completion>) -> Result<bool>,
+    ) -> Result<bool> {
+        self.0.state.lock().taking += 1;
+        let mut taken = Vec::new();
+        let more = from(&self.0.event, &mut taken);
+        let mut state = self.0.state.lock();
+        state.taking -= 1;
+        taken.into_iter().for_each(|completion| state.take(completion, woken));
+        if let Err(error) = &more {
+            // Another thread that has the last completions finds the queue closed after it has sorted them in.
+            if error.status != Status::Closed || state.taking == 0 {
+                state.end(error.clone(), woken);
+            }
+        }
+        more
     }
 
     /// Submits an operation whose completion the future gets. `submit` is called once, with `options` that name the
@@ -610,5 +628,25 @@ mod tests {
         }
         drop(held);
         assert_eq!(status, 0);
+    }
+
+    /// While one thread has taken the last completion, another finds the queue closed.
+    #[test]
+    fn future_gets_its_completion_although_the_queue_is_closed() {
+        let world = crate::api::testing::world().expect("a world");
+        let dispatcher = Dispatcher::new(&world.a.create_queue(0).expect("a queue")).expect("a dispatcher");
+        let write = |options: &OpOptions| world.a.write(&world.local, 0, &world.remote, 0, 64, options);
+        let mut future = dispatcher.submit(OpOptions::new(), write).expect("accepted");
+        let (mut cx, mut woken) = (Context::from_waker(Waker::noop()), Woken::default());
+        let closed = |result: Result<()>| result.is_err_and(|error| error.status == Status::Closed);
+        let taken = dispatcher.take(&mut woken, |event, taken| {
+            taken.extend(event.queue().wait(Duration::from_secs(30))?);
+            world.a.shutdown(Duration::ZERO)?;
+            assert!(closed(dispatcher.dispatch()));
+            assert!(Pin::new(&mut future).poll(&mut cx).is_pending(), "its completion is there");
+            Ok(true)
+        });
+        assert!(taken.is_ok() && closed(dispatcher.dispatch()));
+        assert!(matches!(Pin::new(&mut future).poll(&mut cx), Poll::Ready(Ok(_))));
     }
 }
