@@ -91,6 +91,7 @@
 use super::completion::Completion;
 use super::endpoint::Endpoint;
 use super::ids::{Op, Peer};
+use super::names::in_rust;
 use super::options::OpOptions;
 use super::queue::{Queue, QueueEvent};
 use crate::fork;
@@ -361,6 +362,7 @@ impl Dispatcher {
         woken: &mut Woken,
         from: impl FnOnce(&QueueEvent, &mut Vec<Completion>) -> Result<bool>,
     ) -> Result<bool> {
+        fork::check().map_err(in_rust)?;
         self.0.state.lock().taking += 1;
         let mut taken = Vec::new();
         let more = from(&self.0.event, &mut taken);
@@ -400,6 +402,7 @@ impl Dispatcher {
         options: OpOptions,
         submit: impl FnOnce(&OpOptions) -> Result<Op>,
     ) -> Result<OpFuture> {
+        fork::check().map_err(in_rust)?;
         // Before the call: if it fails or panics, nothing waits for the future.
         let mut future = OpFuture { ticket: self.ticket(), op: None };
         let options = options.queue(self.0.event.queue()).user_data(future.ticket.key).for_future();
@@ -439,6 +442,7 @@ impl Dispatcher {
                  Dispatcher::new(&endpoint.queue())",
             ));
         }
+        fork::check().map_err(in_rust)?;
         let ticket = self.ticket();
         let peer = endpoint.connect_with(address, &options.user_data(ticket.key))?;
         Ok(ConnectFuture { ticket, peer })
@@ -470,6 +474,9 @@ struct Ticket {
 
 impl Ticket {
     fn poll(&self, cx: &Context<'_>) -> Poll<Result<Completion>> {
+        if let Err(error) = fork::check() {
+            return Poll::Ready(Err(in_rust(error)));
+        }
         let mut waker = Some(cx.waker().clone());
         let polled = self.inner.state.lock().poll(self.key, &mut waker);
         polled
@@ -597,6 +604,9 @@ impl Stream for Completions {
     type Item = Completion;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
+        if fork::is_child() {
+            return Poll::Ready(None);
+        }
         let mut waker = Some(cx.waker().clone());
         let next = self.0.state.lock().next(&mut waker);
         next
@@ -608,21 +618,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forked_child_drops_a_future_although_the_parent_holds_its_lock() {
+    fn forked_child_waits_for_no_lock_of_the_parent() {
         let world = crate::api::testing::world().expect("a world");
-        let dispatcher = Dispatcher::new(&world.a.create_queue(0).expect("a queue")).expect("a dispatcher");
+        let dispatcher = Dispatcher::new(&world.a.queue()).expect("a dispatcher");
         let write = |options: &OpOptions| world.a.write(&world.local, 0, &world.remote, 0, 64, options);
-        let future = dispatcher.submit(OpOptions::new(), write).expect("accepted");
+        let mut future = dispatcher.submit(OpOptions::new(), write).expect("accepted");
+        let mut completions = dispatcher.completions();
         let (queue, mut status) = (dispatcher.0.event.queue().clone(), 0);
-        let held = (dispatcher.0.state.lock(), queue.shared.dispatched.lock());
-        // SAFETY: the child only drops the dispatcher, and ends without unwinding; the alarm ends one that waits.
+        let shared = queue.shared.clone();
+        let held = (dispatcher.0.state.lock(), shared.dispatched.lock(), shared.hold_lot());
+        let mut cx = Context::from_waker(Waker::noop());
+        // SAFETY: the child only calls what is refused there, drops the dispatcher, and ends without unwinding; the alarm
+        // ends one that waits.
         unsafe {
             let child = libc::fork();
             if child == 0 {
                 libc::alarm(5);
+                let forked = |error: &Error| error.status == Status::Forked;
+                let refused = [
+                    dispatcher.submit(OpOptions::new(), write).is_err_and(|error| forked(&error)),
+                    dispatcher
+                        .connect(&world.a, world.b.address(), OpOptions::new())
+                        .is_err_and(|error| forked(&error)),
+                    dispatcher.dispatch().is_err_and(|error| forked(&error)),
+                    dispatcher.turn(Duration::ZERO).is_err_and(|error| forked(&error)),
+                    matches!(Pin::new(&mut future).poll(&mut cx), Poll::Ready(Err(error)) if forked(&error)),
+                    matches!(Pin::new(&mut completions).poll_next(&mut cx), Poll::Ready(None)),
+                    world.a.reclaim().is_err_and(|error| forked(&error)),
+                    !shared.is_over(),
+                ];
                 drop(future);
                 drop(std::ptr::read(&*dispatcher.0));
-                libc::_exit(0);
+                libc::_exit(refused.iter().position(|refused| !refused).map_or(0, |at| 1 + at as i32));
             }
             assert_eq!(libc::waitpid(child, &mut status, 0), child);
         }

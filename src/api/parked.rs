@@ -80,6 +80,7 @@ impl Shared {
 
     /// Releases objects that are no longer in use; returns how many still are.
     pub fn reclaim(&self) -> Result<usize> {
+        fork::check().map_err(in_rust)?;
         let parked = std::mem::take(&mut self.lot.lock().parked);
         for dropped in parked {
             let given = match &dropped {
@@ -95,6 +96,12 @@ impl Shared {
         Ok(self.lot.lock().parked.len())
     }
 
+    /// Holds the lock, as a thread may that does not exist in a forked child.
+    #[cfg(test)]
+    pub fn hold_lot(&self) -> impl Drop + '_ {
+        self.lot.lock()
+    }
+
     pub fn shutdown(&self, drain_ns: u64) -> Result<()> {
         fork::check().map_err(in_rust)?;
         self.endpoint.shutdown(drain_ns)?;
@@ -107,8 +114,9 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether nothing uses any memory, as far as this process can know.
     pub fn is_over(&self) -> bool {
-        self.lot.lock().over
+        !fork::is_child() && self.lot.lock().over
     }
 }
 
