@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import errno
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ from typing import Any, Dict, List, Tuple
 
 import checkpoint_kills
 from support import FABRIC
-from libweft import Access, ConnectionFailedError, c
+from libweft import Access, ConnectionFailedError, TimedOutError, c
 from libweft._safetensors import header_for, placed
 from libweft.checkpoint import ChangedError, Checkpoints, Shard, Store, StoreError
 from libweft.checkpoint import __main__ as commands
@@ -368,6 +369,47 @@ class Saves(unittest.TestCase):
             self.assertEqual(rank.load({"a": bytearray(3)}, step), step)
         self.assertEqual([s.step for s in rank.steps()], [3, 20])  # the last that were committed, whatever their numbers
         self.assertEqual({path.name for path in self.folder.glob("*/*")}, {"3", "20"})
+
+    def test_a_clock_that_is_set_back_removes_no_later_commit(self) -> None:
+        _, manifests = self.stores(1, keep=2)
+        rank = self.rank(manifests)
+        rank.save(1, {"a": b"123"}).wait(60)
+        os.utime(self.folder / "0" / "1" / "manifest.json", (time.time() + 3600,) * 2)
+        for step in (2, 3):
+            rank.save(step, {"a": b"123"}).wait(60)
+        self.assertEqual([s.step for s in rank.steps()], [2, 3])
+
+    def test_nothing_is_used_again_of_a_file_whose_flush_failed(self) -> None:
+        _, manifests = self.stores(1)
+        with unittest.mock.patch("libweft.checkpoint._store.os.fdatasync", side_effect=OSError(errno.EIO, "a bad disk")):
+            with self.assertRaisesRegex(StoreError, "a bad disk"):
+                self.rank(manifests).save(1, [shard(0, ROWS)]).wait(60)
+        again = self.rank(manifests)
+        saving = again.save(1, [shard(0, ROWS)])
+        saving.wait(60)
+        self.assertEqual((saving.skipped, again.verify()), (0, []))
+
+    def test_what_did_not_end_is_ended_again(self) -> None:
+        (store,), manifests = self.stores(1)
+        first, second = self.rank(manifests), self.rank(manifests)
+        hangs = TimedOutError(c.ERR_TIMED_OUT, "a disk that hangs")
+        with unittest.mock.patch.object(_Filled, "end", side_effect=hangs) as end:
+            for name in ("a", "b"):
+                first._call(0, "open", step=1, name=name, size=100)
+            for _ in range(2):
+                with self.assertRaisesRegex(OSError, "a disk that hangs"):
+                    second._call(0, "sums", step=1, name="a.tmp", places=[])
+            self.assertEqual(end.call_count, 2)
+            first.close()
+            for _ in range(1000):
+                if store._gone:
+                    break
+                time.sleep(0.01)
+            self.assertEqual((end.call_count, set(store._held)), (3, {"1/a.tmp", "1/b.tmp"}))
+            end.side_effect = None
+            second._call(0, "sums", step=1, name="a.tmp", places=[])
+            second._call(0, "commit", step=1, manifest={"format": 1, "step": 1, "number": 1, "files": {}})
+            self.assertEqual((end.call_count, set(store._held)), (5, {"1/a.tmp"}))
 
     def test_a_finished_file_that_has_changed_is_written_again(self) -> None:
         _, manifests = self.stores(1)

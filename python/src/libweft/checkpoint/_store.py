@@ -55,11 +55,26 @@ class Saved(NamedTuple):
     sums: List[int]
 
 
-class _Filled:
-    """An unfinished file, which its peer writes into, or has this process fill with bytes of the peer's memory."""
+class _Ends:
+    """What ends the use of a file, each thing once. What raises is called again by who asks next."""
 
-    def __init__(self, endpoint: Endpoint, peer: Peer, file: Memory, sources: Sequence[RemoteMemory]) -> None:
-        self._endpoint, self._peer, self.file, self._sources = endpoint, peer, file, sources
+    def __init__(self, *ends: Callable[[], None]) -> None:
+        self._left, self._lock = list(ends), threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            while self._left:
+                self._left[0]()
+                self._left.pop(0)
+
+
+class _Filled:
+    """An unfinished file, which its peer writes into, or has this process fill with bytes of the peer's memory. It has a descriptor
+    from before the first of them, which the kernel tells of every write that failed."""
+
+    def __init__(self, endpoint: Endpoint, peer: Peer, path: str, file: int, memory: Memory, sources: Sequence[RemoteMemory]) -> None:
+        self._endpoint, self._peer, self.file, self._sources = endpoint, peer, memory, list(sources)
+        self._path, self._file = path, file
         self._reading: Set[Operation[Any]] = set()
         self._ended = False
         self._lock = threading.Lock()
@@ -80,8 +95,19 @@ class _Filled:
             with self._lock:
                 self._reading.discard(reading)
 
+    def flush(self) -> None:
+        """What it has is on the disk when this returns. If that fails it is removed: what can be read of it may not be there."""
+        with self._lock:
+            try:
+                if self._file >= 0:
+                    os.fdatasync(self._file)
+            except OSError:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path)
+                raise
+
     def end(self) -> None:
-        """Nothing changes the file from here on."""
+        """Nothing changes the file from here on. If it raises, it is to be repeated."""
         with self._lock:
             self._ended, reading = True, list(self._reading)
         for one in reading:
@@ -101,9 +127,15 @@ class _Filled:
                     with contextlib.suppress(WeftError):
                         self._peer.disconnect()
                 time.sleep(0.05)
-        for source in self._sources:
+        while self._sources:
             with contextlib.suppress(WeftError):  # the peer has ended
-                source.release()
+                self._sources.pop().release()
+        with contextlib.suppress(OSError):
+            self.flush()
+        with self._lock:
+            file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
 
 def hash_of(header: bytes) -> str:
@@ -174,7 +206,9 @@ class Store:
             raise
         self._lock = threading.RLock()
         #: What a peer writes, has written for a checkpoint that is not committed yet, or reads: which peer, and what ends it.
-        self._held: Dict[str, Tuple[int, List[Callable[[], None]]]] = {}
+        self._held: Dict[str, Tuple[int, _Ends]] = {}
+        #: Peers that have ended, and hold something yet: its disk did not answer, say.
+        self._gone: Set[int] = set()
         #: Files that are being written.
         self._filled: Dict[str, _Filled] = {}
         #: Files that are being read, and by how many.
@@ -223,10 +257,13 @@ class Store:
     def _hold(self, peer: int, name: str, *ends: Callable[[], None]) -> None:
         """Takes a file for a peer; another one's registration of it has ended when this returns."""
         with self._lock:
-            before, self._held[name] = self._held.get(name), (peer, list(ends))
+            before = self._held.get(name, (peer, _Ends()))[1]
+            mine = self._held[name] = peer, _Ends(before, *ends)
             self._filled.pop(name, None)
-        for end in before[1] if before else ():
-            end()
+        before()
+        with self._lock:
+            if self._held.get(name) is mine:
+                self._held[name] = peer, _Ends(*ends)
 
     def _must_hold(self, peer: int, name: str) -> None:
         """With the lock."""
@@ -237,10 +274,12 @@ class Store:
         with self._lock:
             if self._held.get(name, (None,))[0] != peer:
                 return
-            ends = self._held.pop(name)[1]
+            held = self._held[name]
             self._filled.pop(name, None)
-        for end in ends:
-            end()
+        held[1]()
+        with self._lock:
+            if self._held.get(name) is held:
+                del self._held[name]
 
     def _reads(self, path: str, has: Saved) -> Memory:
         """A file's tensors, registered once for all that read them, until each of them has called `_read_no_more`."""
@@ -263,7 +302,10 @@ class Store:
 
     def _ended(self, peer: int) -> None:
         for name in [name for name, (holder, _) in list(self._held.items()) if holder == peer]:
-            self._release(peer, name)
+            try:
+                self._release(peer, name)
+            except WeftError:
+                self._gone.add(peer)
 
     def _find(self, peer: int, step: int, name: str, size: int) -> Dict[str, Any]:
         """What an earlier save has left of a file, of that size: an unfinished one, and finished ones."""
@@ -316,7 +358,9 @@ class Store:
             os.ftruncate(file, size)
             os.posix_fallocate(file, 0, size)
             memory = self._endpoint.register_file(file, [(0, size)], access=Access.REMOTE_WRITE)
+            filled = _Filled(self._endpoint, self._endpoint._peer(peer), path, file, memory, sources)
         except BaseException:
+            os.close(file)
             with self._lock:
                 if self._held.get(held, (None,))[0] == peer:
                     os.unlink(path)  # its blocks may be all that the disk has
@@ -324,13 +368,10 @@ class Store:
             for source in sources:
                 source.release()
             raise
-        finally:
-            os.close(file)
-        filled = _Filled(self._endpoint, self._endpoint._peer(peer), memory, sources)
         try:
             with self._lock:
                 self._must_hold(peer, held)
-                self._held[held] = peer, [filled.end]
+                self._held[held] = peer, _Ends(self._held[held][1], filled.end)
                 self._filled[held] = filled
         except ValueError:
             filled.end()
@@ -353,6 +394,11 @@ class Store:
         held = f"{step}/{name}{UNFINISHED}"
         with self._lock:
             self._must_hold(peer, held)
+            filled = self._filled.get(held)
+        if filled is not None:
+            filled.flush()
+        with self._lock:
+            self._must_hold(peer, held)
             self._hold(peer, f"{step}/{final}")
             os.rename(self._path(step, name + UNFINISHED), self._path(step, final))
         self._release(peer, held)
@@ -373,9 +419,16 @@ class Store:
             with open(path + UNFINISHED, "w", encoding="utf-8") as file:
                 json.dump(manifest, file)
                 file.flush()
+                # The newest, also where the clock was set back.
+                others = [os.stat(self._path(number, MANIFEST)).st_mtime_ns for number, found in self._all() if found is not None]
+                now = max([time.time_ns()] + [1 + other for other in others])
+                os.utime(path + UNFINISHED, ns=(now, now))
                 os.fsync(file.fileno())
             os.rename(path + UNFINISHED, path)
             self._sync(step)
+            for gone in list(self._gone):
+                self._gone.discard(gone)
+                self._ended(gone)
             for name in manifest["files"]:
                 self._held.pop(f"{step}/{name}", None)
             self._clean(step, set(manifest["files"]))
@@ -387,8 +440,8 @@ class Store:
                 os.unlink(os.path.join(self._path(step), name))
         if not self._keep:
             return
-        # Of a step that is no checkpoint, the folder has a time, too. A clock that was set back does not remove what was committed now.
-        ages = {number: (number == step, os.stat(self._path(number, *[MANIFEST] * (manifest is not None))).st_mtime_ns, number)
+        # Of a step that is no checkpoint, the folder has a time, too.
+        ages = {number: (os.stat(self._path(number, *[MANIFEST] * (manifest is not None))).st_mtime_ns, number)
                 for number, manifest in self._all()}
         committed = sorted(ages[number] for number, manifest in self._all() if manifest is not None)
         for number, manifest in self._all():
