@@ -18,9 +18,10 @@ use std::sync::mpsc::Sender;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Aligned buffers at most, and those of one file.
+/// Aligned buffers at most, those of one file, and those of the files of one disk.
 const BOUNCES: usize = 32;
 const BOUNCES_OF_ONE: usize = BOUNCES / 4;
+const BOUNCES_OF_DISK: usize = BOUNCES / 2;
 /// Direct and cached writes of one file wait for each other where they are in one of these parts: a
 /// page of the page cache, which may be this large, must not come between.
 const APART: u64 = 2 << 20;
@@ -136,6 +137,18 @@ impl<D: Disk> Engine<D> {
         (self.disk.depth() / 4).max(2)
     }
 
+    /// The same of the files of one disk, which hang together.
+    fn most_of_disk(&self) -> usize {
+        (self.disk.depth() / 2).max(1)
+    }
+
+    /// Whether the disk of a file has its part of all I/Os.
+    fn is_taken_up(&self, file: &Opened) -> bool {
+        let most = self.most_of_disk();
+        let begun = || self.ops.each().filter(|op| op.file.disk() == file.disk()).count();
+        self.busy() >= most && begun() + self.flushes.of_disk(file.disk()) >= most
+    }
+
     fn run(mut self, inbox: &Inbox) {
         let (mut taken, mut ended): (Vec<Work>, Vec<Ended>) = (Vec::new(), Vec::new());
         loop {
@@ -150,8 +163,10 @@ impl<D: Disk> Engine<D> {
                 }
             });
             let room = self.disk.depth().saturating_sub(self.busy());
-            let most = self.most_of_one();
-            self.flushes.begin(&mut self.disk, room, most, &inbox.flushes);
+            let most = (self.most_of_one(), self.most_of_disk());
+            let ops = &self.ops;
+            let of_disk = |disk| ops.each().filter(|op| op.file.disk() == disk).count();
+            self.flushes.begin(&mut self.disk, room, most, of_disk, &inbox.flushes);
             self.begin();
             let hangs = self.jobs.each().all(|running| running.hung) && self.flushes.hang();
             if closing && hangs {
@@ -233,10 +248,14 @@ impl<D: Disk> Engine<D> {
             running.next = running.todo.len();
         }
         let Some(Todo { file, write, step }) = running.todo.get(running.next) else { return false };
+        let (write, step) = (*write, *step);
         if full || file.busy() + usize::from(self.flushes.waits(file)) >= most {
             return false;
         }
-        let (file, write, step) = (file.clone(), *write, *step);
+        let file = file.clone();
+        if self.is_taken_up(&file) {
+            return false;
+        }
         let how = file.geometry().map_or(How::Cached, |_| step.how);
         let conflicts = |op: &Op| {
             write
@@ -298,8 +317,10 @@ impl<D: Disk> Engine<D> {
     }
 
     fn take_bounce(&mut self, file: &Arc<Opened>) -> Option<usize> {
-        let of_file = |op: &&Op| op.bounce.is_some() && Arc::ptr_eq(&op.file, file);
-        if self.ops.each().filter(of_file).count() >= BOUNCES_OF_ONE {
+        let bounced = || self.ops.each().filter(|op| op.bounce.is_some());
+        if bounced().filter(|op| Arc::ptr_eq(&op.file, file)).count() >= BOUNCES_OF_ONE
+            || bounced().filter(|op| op.file.disk() == file.disk()).count() >= BOUNCES_OF_DISK
+        {
             return None;
         }
         if self.free_bounces.is_empty() && self.bounces.len() < BOUNCES {

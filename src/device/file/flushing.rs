@@ -67,15 +67,31 @@ impl Flushes {
         self.files.each().any(|flushing| Arc::ptr_eq(&flushing.file, file) && !flushing.busy)
     }
 
-    /// Begins those that have a place: `room` for all, and `most` I/Os of one file.
-    pub fn begin(&mut self, disk: &mut impl Disk, mut room: usize, most: usize, count: &AtomicU64) {
+    /// Those of a disk's files.
+    pub fn of_disk(&self, disk: u64) -> usize {
+        self.files.each().filter(|flushing| flushing.busy && flushing.file.disk() == disk).count()
+    }
+
+    /// Begins those that have a place: `room` for all, and at `most` I/Os of one file, and of one disk, whose files have
+    /// `others`.
+    pub fn begin(
+        &mut self,
+        disk: &mut impl Disk,
+        mut room: usize,
+        most: (usize, usize),
+        others: impl Fn(u64) -> usize,
+        count: &AtomicU64,
+    ) {
         let (first, places) = (self.turn, self.files.len());
         for at in (0..places).map(|n| (first + n) % places) {
             let Some(flushing) = self.files.get(at).filter(|flushing| !flushing.busy) else { continue };
+            let of = flushing.file.disk();
+            let taken_up = others(of) + self.of_disk(of) >= most.1;
+            let Some(flushing) = self.files.get(at) else { continue };
             if !flushing.file.begin() {
                 flushing.end_all(libc::ESTALE);
                 self.files.take(at);
-            } else if flushing.file.busy() > most || room == 0 {
+            } else if flushing.file.busy() > most.0 || taken_up || room == 0 {
                 flushing.file.end();
             } else {
                 flushing.now.append(&mut flushing.next);

@@ -46,6 +46,11 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// The device that its file is on.
+    pub fn disk(&self) -> u64 {
+        self.inode.0
+    }
+
     /// Opens the file of a caller's descriptor again.
     pub fn new(theirs: RawFd, patience: Duration) -> Result<Opened> {
         let name = std::fs::read_link(format!("/proc/self/fd/{theirs}"));

@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
@@ -41,7 +42,11 @@ struct Registered {
 }
 
 fn register(queue: &Arc<Queue>, bytes: &[u8], len: u64, patience: Duration) -> Registered {
-    let file = tempfile::tempfile().expect("a file");
+    register_in(&std::env::temp_dir(), queue, bytes, len, patience)
+}
+
+fn register_in(folder: &Path, queue: &Arc<Queue>, bytes: &[u8], len: u64, patience: Duration) -> Registered {
+    let file = tempfile::tempfile_in(folder).expect("a file");
     file.write_all_at(bytes, 0).expect("written");
     let ranges = [Range { base: 0, len }];
     let (reserved, places) = reserve(file.as_raw_fd(), &ranges, queue, patience).expect("reserved");
@@ -252,6 +257,34 @@ fn file_on_a_hung_disk_is_refused_at_once() {
     std::mem::forget(memories);
 }
 
+#[test]
+fn files_of_a_hung_disk_leave_places_for_other_disks() {
+    let folder = Path::new("/dev/shm");
+    if !folder.exists() {
+        return;
+    }
+    // Through aligned buffers, and without.
+    for len in [512, 4096] {
+        let queue = start(|_| Fake { hang: Some((0, None)), ..Fake::default() });
+        let mut memory = memmap2::MmapMut::map_anon(6 * 64 * 4096).expect("memory");
+        let mut pages = memory.chunks_mut(4096);
+        for at in 0..5 {
+            let mut file = register_in(folder, &queue, &[5; 8192], 8192, Duration::from_millis(300));
+            let tickets: Vec<u64> =
+                pages.by_ref().take(64).map(|page| file.launch(&mut page[..len], 0, false)).collect();
+            let hung = tickets.into_iter().map(|ticket| file.end(ticket)).any(|end| end == Copied::Hung);
+            assert!(hung || at > 1, "file {at}");
+            std::mem::forget(file);
+        }
+        let mut other = register(&queue, &[5; 8192], 8192, PATIENCE);
+        let page = pages.next().expect("a page");
+        let ticket = other.launch(&mut page[..len], 4096, false);
+        assert_eq!(other.end(ticket), Copied::Done, "a file of another disk is read, {len} bytes");
+        assert_eq!(flush(&other).recv_timeout(PATIENCE), Ok(Ok(())));
+        std::mem::forget(memory);
+    }
+}
+
 /// Asks for a flush; its end comes to the receiver.
 fn flush(file: &Registered) -> Receiver<std::result::Result<(), i32>> {
     let (sender, receiver) = channel();
@@ -334,7 +367,7 @@ fn flushes_of_files_take_turns() {
     let flush = |file: &Arc<Opened>| Flush { file: file.clone(), deadline, done: Box::new(|_| ()) };
     files.iter().for_each(|file| flushes.receive(flush(file)));
     for round in 0..9 {
-        flushes.begin(&mut disk, 1, 1, &count);
+        flushes.begin(&mut disk, 1, (1, 1), |_| 0, &count);
         let io = disk.0.take().expect("a flush");
         let file = &files[round % 3];
         assert_eq!(io.fd, file.descriptor(false), "round {round}");

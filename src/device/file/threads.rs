@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-const THREADS: usize = 4;
+const THREADS: usize = 8;
 
 struct Shared {
     state: Mutex<State>,
