@@ -221,11 +221,12 @@ impl Stripe {
         now.saturating_sub(*self.late_ns.get_or_insert(now)) > grace_ns
     }
 
-    /// The arrived slices of a stripe that others take over, and its other runs.
-    pub fn surrender(&mut self) -> (u64, Vec<Run>) {
+    /// The arrived slices of a stripe that others take over, its other runs, and whether some of these may have arrived.
+    pub fn surrender(&mut self) -> (u64, Vec<Run>, bool) {
         let mut runs = self.claims.take_unsettled();
+        let posted = runs.iter().any(|(start, _)| *start < self.next || *start >= self.end);
         runs.append(&mut self.again);
-        (self.claims.settled(), runs)
+        (self.claims.settled(), runs, posted)
     }
 
     /// Whether there may be unclaimed slices.

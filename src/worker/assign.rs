@@ -77,10 +77,10 @@ impl DataPath {
     /// Moves the unfinished part of a stripe to other lanes.
     pub(crate) fn redistribute(&mut self, mut stripe: Stripe, plan: Plan, errno: i32) {
         let core = self.core.clone();
-        let (settled, runs) = stripe.surrender();
+        let (settled, runs, posted) = stripe.surrender();
         let hold = Hold::on(core.table.id_of(stripe.slot())); // The hold of the stripe, which ends here.
         let counted = core.held(&hold).is_some_and(|transfer| transfer.is_counted());
-        if counted && !runs.is_empty() {
+        if counted && posted {
             // Each page or entry may have raised its counter already.
             let rail = Some(plan.rail);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::new(Status::RailLost) };

@@ -66,6 +66,8 @@ impl DataPath {
         };
         if !lane.life.is_open() {
             owed.clear(); // It needs no credits.
+        } else if !lane.life.is_up() {
+            return Posted::Again; // Its frames have no seal before.
         }
         while let Some(&(half, what)) = owed.first() {
             let (kind, size) = match what {
