@@ -59,6 +59,11 @@ impl Serving {
         goes_on
     }
 
+    /// Whether the owner has yet to handle that a lane has failed.
+    pub fn is_losing(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
     /// Whether a lane of the peer is the newest between two rails; `most`: the limit of pairs.
     pub fn is_newest(&mut self, plan: Plan, epoch: u64, most: usize) -> bool {
         let count = self.newest.len();

@@ -8,6 +8,7 @@ use super::later::Relayed;
 use crate::fabric::{Posted, Resets};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::link::Link;
+use crate::peer::Peer;
 use crate::session::channel::{self, Channel, Out};
 use crate::wire::frame::{numbers, Header, Kind, HEADER, SYSTEM};
 
@@ -78,6 +79,13 @@ impl DataPath {
         let relaying_worker =
             || self.core.relaying_worker(link).filter(|worker| *worker != self.index).map(Path::Worker);
         lane.or_else(relaying_worker)
+    }
+
+    /// Whether a path is the lane whose writes a speculative frame follows: it was the first, and is, unless it has
+    /// failed.
+    fn leads_behind_writes(&self, path: Path, peer: &Peer) -> bool {
+        let first = self.lanes_of.get(peer.id.place()).and_then(|lanes| lanes.first());
+        matches!(path, Path::Lane { lane, .. } if first == Some(&lane)) && !peer.lanes.lock().is_losing()
     }
 
     /// Posts a control frame, or passes it to a relay.
@@ -178,6 +186,10 @@ impl DataPath {
                     Path::Lane { lane, .. } => Path::Lane { lane, behind: out.follows_writes() },
                     path => path,
                 };
+                if out.speculative && !self.leads_behind_writes(path, &link.peer) {
+                    full = true; // It is taken back once the owner knows that the lane has failed.
+                    break;
+                }
                 if self.send_by(path, peer, &header, &out.body, out.payload()) != Posted::Yes {
                     full = true;
                     break;

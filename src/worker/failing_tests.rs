@@ -1,0 +1,120 @@
+//! Lanes that fail at a chosen moment: two endpoints over simulated NICs, in virtual time, whose passes the test makes.
+
+use crate::calls::{Endpoint, EndpointConfig};
+use crate::ids::PeerId;
+use crate::peer::{Peer, PeerState};
+use crate::session::channel::Out;
+use crate::transfer::completion::{Completion, KIND_NOTIFICATION};
+use crate::wire::frame::{numbers, Kind, USER};
+use crate::worker::Worker;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+const PASSES: usize = 100_000;
+
+/// Two endpoints, of which the first connects.
+struct Two([Arc<Endpoint>; 2]);
+
+impl Two {
+    fn connecting(rails: u32) -> Two {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let world = NEXT.fetch_add(1, Ordering::Relaxed);
+        let open = || {
+            let fabric = Some(format!("sim:like=tcp:rails={rails}:clock=virtual:world=failing{world}"));
+            let config =
+                EndpointConfig { fabric, manual: true, max_transfers: 64, ..EndpointConfig::default() };
+            Endpoint::open(config).expect("it opens")
+        };
+        let two = Two([open(), open()]);
+        two.0[0].connect(two.0[1].address(), 0, 0).expect("a connect");
+        two
+    }
+
+    fn up(rails: u32) -> Two {
+        let two = Two::connecting(rails);
+        two.pass_until(|two| two.lanes_up() == [rails as usize; 2]);
+        two
+    }
+
+    /// One pass of a side; returns what has completed.
+    fn pass(&self, side: usize) -> Vec<Completion> {
+        let mut room = [const { MaybeUninit::uninit() }; 64];
+        let endpoint = &self.0[side];
+        let count = endpoint.poll(endpoint.queue(), &mut room).expect("it is open") as usize;
+        // SAFETY: this many entries were written.
+        room[..count].iter().map(|one| unsafe { one.assume_init_read() }).collect()
+    }
+
+    /// Returns what has completed at the second one.
+    fn pass_until(&self, done: impl Fn(&Two) -> bool) -> Vec<Completion> {
+        let mut completed = Vec::new();
+        for _ in 0..PASSES {
+            if done(self) {
+                return completed;
+            }
+            self.pass(0);
+            completed.extend(self.pass(1));
+        }
+        panic!("that does not happen");
+    }
+
+    fn at<T>(&self, side: usize, look: impl FnOnce(&mut Worker) -> T) -> T {
+        look(&mut self.0[side].worker().expect("it has manual progress").lock())
+    }
+
+    fn now(&self) -> u64 {
+        self.0[0].core().clock.now()
+    }
+
+    fn peer(&self, side: usize) -> Option<Arc<Peer>> {
+        self.0[side].core().peers.all().into_iter().next()
+    }
+
+    fn id(&self) -> PeerId {
+        self.peer(0).expect("a peer").id
+    }
+
+    /// How many lanes are up at both sides of peers that are up.
+    fn lanes_up(&self) -> [usize; 2] {
+        [0, 1].map(|side| {
+            let Some(peer) = self.peer(side).filter(|peer| peer.state() == PeerState::Up) else { return 0 };
+            self.at(side, |worker| worker.links.get(peer.id).map_or(0, |link| link.lanes_up().count()))
+        })
+    }
+}
+
+/// How many frames of notifications were not sent yet.
+fn waiting(worker: &mut Worker, peer: PeerId) -> usize {
+    worker.links.get_mut(peer).map_or(0, |link| link.session.channels[USER].waiting())
+}
+
+/// Whether a notification that follows the writes of a lane goes out. `fails`: that lane has just failed.
+fn goes_out(fails: bool) -> bool {
+    let two = Two::up(2);
+    let (peer, now) = (two.id(), two.now());
+    let sent = two.at(0, |worker| {
+        let body = numbers(&[7]);
+        let out = Out { speculative: true, ..Out::new(Kind::Notify, body) };
+        worker.links.get_mut(peer).expect("a link").push(out);
+        worker.links.mark(peer);
+        if fails {
+            let first = worker.data.control_lane(peer).expect("a lane");
+            worker.data.lane_failed(first, libc::ECONNRESET, 0, now);
+            assert!(worker.data.control_lane(peer).is_some_and(|other| other != first));
+        }
+        worker.talk(now);
+        waiting(worker, peer) == 0
+    });
+    let asks = |two: &Two| two.at(0, |worker| worker.links.get(peer).is_some_and(|link| link.is_asking()));
+    let left = |two: &Two| two.at(0, |worker| waiting(worker, peer));
+    let completed = two.pass_until(|two| left(two) == 0 && !asks(two) && two.lanes_up() == [2, 2]);
+    let came = completed.iter().any(|one| one.kind == KIND_NOTIFICATION);
+    assert_eq!(came, sent, "it comes if it was sent");
+    sent
+}
+
+#[test]
+fn notification_does_not_leave_the_lane_of_its_writes() {
+    assert_eq!([false, true].map(goes_out), [true, false]);
+}
