@@ -247,9 +247,9 @@ impl Link {
         if frames.is_empty() {
             frames.push(out(kind, Vec::new())); // It only asks whether its grant is live.
         }
+        frames.iter_mut().for_each(|out| out.speculative = speculative);
         if let Some(last) = frames.last_mut() {
-            (last.done, last.speculative) = (Some(id), speculative);
-            last.or_failure = transfer.notifies_failure;
+            (last.done, last.or_failure) = (Some(id), transfer.notifies_failure);
         }
         frames.into_iter().for_each(|out| self.push(out));
     }

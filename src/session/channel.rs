@@ -34,7 +34,7 @@ pub struct Out {
     pub payload: Option<(Arc<Vec<u8>>, Range<usize>)>,
     /// The operation that the frame's acknowledgement completes; of a Flush, that which wants it.
     pub done: Option<OpId>,
-    /// Sent before the operation is known to have arrived.
+    /// Sent before the operation is known to have arrived, behind its writes: none of its frames goes over another lane.
     pub speculative: bool,
     /// If this frame is dropped, the operation's failure is notified instead.
     pub or_failure: bool,
@@ -56,12 +56,6 @@ impl Out {
             allowance: 0,
             again: false,
         }
-    }
-
-    /// Whether the frame must not overtake writes that were posted before it. (Of an operation's
-    /// frames, only the last carries the operation.)
-    pub fn follows_writes(&self) -> bool {
-        self.speculative || self.done.is_none() && self.kind.announces().is_some()
     }
 
     pub fn payload(&self) -> &[u8] {
@@ -141,12 +135,15 @@ impl Channel {
         retracted
     }
 
-    /// The peer has a sent frame that it cannot deliver yet: it will, so the frame is not taken back.
+    /// The peer has a sent frame that it cannot deliver yet: it will, so neither the frame is taken back nor those of its
+    /// operation before it.
     pub fn is_held(&mut self, number: u32) {
-        let at = number.wrapping_sub(self.acknowledged).wrapping_sub(1);
-        if let Some(out) = self.unacknowledged.get_mut(at as usize) {
-            out.speculative = false;
-        }
+        let at = number.wrapping_sub(self.acknowledged).wrapping_sub(1) as usize;
+        let Some(out) = self.unacknowledged.get_mut(at) else { return };
+        out.speculative = false;
+        let before = self.unacknowledged.iter_mut().take(at).rev();
+        // (Only the last frame of an operation carries it.)
+        before.take_while(|out| out.done.is_none()).for_each(|out| out.speculative = false);
     }
 
     /// Whether sent frames wait for an acknowledgement.
@@ -497,6 +494,25 @@ mod tests {
             let said = out.map(|out| (out.kind.channel() == kind.channel(), out.body.len(), out.done));
             assert_eq!((number, said), (Some(1), Some((true, 0, None))));
         }
+    }
+
+    #[test]
+    fn frames_before_one_that_the_peer_holds_are_not_taken_back_if_they_are_of_its_operation() {
+        let mut sender = Channel::default();
+        for id in [7, 8] {
+            let frame = |kind, done| Out { speculative: true, done, ..Out::new(kind, vec![1]) };
+            sender.push(frame(Kind::Raise, None));
+            sender.push(frame(Kind::Notify, OpId::new(id)));
+        }
+        (0..4).for_each(|_| sender.sent(0));
+        sender.is_held(4);
+        assert_eq!(sender.rewind(), [OpId::numbered(7)]);
+        let next = |_| {
+            let next = sender.next().map(|(number, out)| (number, out.body.len()));
+            sender.sent(0);
+            next
+        };
+        assert_eq!([(); 4].map(next), [Some((1, 0)), Some((2, 0)), Some((3, 1)), Some((4, 1))]);
     }
 
     #[test]

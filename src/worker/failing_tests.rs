@@ -1,16 +1,22 @@
 //! Lanes that fail at a chosen moment: two endpoints over simulated NICs, in virtual time, whose passes the test makes.
 
 use crate::calls::{Endpoint, EndpointConfig};
+use crate::device::Claim;
 use crate::ids::PeerId;
+use crate::memory::{Access, Range, RemoteState};
 use crate::peer::{Peer, PeerState};
 use crate::session::channel::Out;
 use crate::transfer::completion::{Completion, KIND_NOTIFICATION};
+use crate::transfer::geometry::Pages;
+use crate::transfer::watch::Marks;
+use crate::transfer::{Common, Count, Direction, Notify, Terms};
 use crate::wire::frame::{numbers, Kind, USER};
 use crate::worker::Worker;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+const LEN: u64 = 4096;
 const PASSES: usize = 100_000;
 
 /// Two endpoints, of which the first connects.
@@ -117,4 +123,47 @@ fn goes_out(fails: bool) -> bool {
 #[test]
 fn notification_does_not_leave_the_lane_of_its_writes() {
     assert_eq!([false, true].map(goes_out), [true, false]);
+}
+
+#[test]
+fn counter_does_not_rise_for_a_notification_that_is_taken_back() {
+    let two = Two::up(1);
+    let (peer, [a, b]) = (two.id(), &two.0);
+    let bytes = vec![0u8; LEN as usize];
+    let register = |endpoint: &Endpoint| {
+        let range = Range { base: bytes.as_ptr() as u64, len: LEN };
+        endpoint.register(vec![range], Access::ALL, 0, Claim::Host).expect("a memory")
+    };
+    let (local, theirs) = (register(a), register(b));
+    let remote = a.import(peer.get(), &theirs.descriptor().expect("a descriptor")).expect("an import");
+    two.pass_until(|_| remote.state() == RemoteState::Ready);
+    let marks = Marks::default();
+    let common = Common { timeout_ns: None, user_data: 0, queue: a.queue(), marks: &marks, grant: None };
+    let terms = Terms {
+        direction: Direction::Write,
+        notify: Some(Notify { value: 7, data: [][..].into(), of_failure: false }),
+        count: Some(Count { counter: b.create_counter().expect("a counter"), pages: false }),
+        each_peer: false,
+        urgent: false,
+        durable: false,
+        common,
+    };
+    let id = a.submit(&local, &remote, &Pages::one((&local, 0), (&remote, 0), LEN), &terms).expect("a write");
+    let now = two.now();
+    two.at(0, |worker| {
+        for sent in 0..=2 {
+            worker.link_notify(peer, id, true, now);
+            let channel = &mut worker.links.get_mut(peer).expect("a link").session.channels[USER];
+            assert_eq!(channel.waiting(), 2, "a counter and a notification");
+            (0..sent).for_each(|_| channel.sent(now));
+            assert_eq!(channel.rewind(), [id]);
+            assert_eq!(channel.waiting(), sent, "what was sent keeps its number, and no more is");
+            for number in 1..=sent {
+                assert!(channel.next().is_some_and(|(_, out)| out.body.is_empty()), "{number} of {sent}");
+                channel.sent(now);
+            }
+            let last = channel.last();
+            channel.acknowledge(last).for_each(drop);
+        }
+    });
 }

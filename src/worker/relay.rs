@@ -183,7 +183,7 @@ impl DataPath {
                 let acknowledged = channel.acknowledged_in_headers();
                 let header = Header { acknowledged, ..Header::numbered(out.kind, sequence) };
                 let path = match path {
-                    Path::Lane { lane, .. } => Path::Lane { lane, behind: out.follows_writes() },
+                    Path::Lane { lane, .. } => Path::Lane { lane, behind: out.speculative },
                     path => path,
                 };
                 if out.speculative && !self.leads_behind_writes(path, &link.peer) {
