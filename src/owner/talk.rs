@@ -133,7 +133,9 @@ impl Worker {
         if frame.len() != HEADER + body.len() {
             return self.core.count_malformed();
         }
-        peer.note_received(now);
+        if header.kind != Kind::Refuse {
+            peer.note_received(now); // Another endpoint in its place refuses.
+        }
         match header.kind {
             Kind::Spent => return self.data.credits_asked(r, &peer, &header),
             Kind::Credits => return self.data.credits_granted(r, &peer, &header, body),

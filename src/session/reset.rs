@@ -144,9 +144,10 @@ impl Session {
             served = pair.has_served();
         }
         let none_up = !self.has_lanes();
+        let leads_nowhere = matches!(Cause::from_errno(errno), Cause::Absent | Cause::Another);
         match &self.state {
-            // Nothing listens any longer where the peer was.
-            State::Resuming(resuming) if none_up && Cause::from_errno(errno) == Cause::Absent && served => {
+            // Nothing listens any longer where the peer was, or another endpoint does.
+            State::Resuming(resuming) if none_up && leads_nowhere && served => {
                 let outcome = resuming.outcome;
                 self.act(Action::End(outcome));
             }

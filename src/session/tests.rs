@@ -9,7 +9,7 @@
 use super::approach::{Approach, Approaches};
 use super::channel::Out;
 use super::*;
-use crate::fabric::Resets;
+use crate::fabric::{Resets, ANOTHER};
 use crate::ids::{OpId, RailIndex};
 use crate::lane::tests::{are_drawn, moves_not_seen};
 use crate::lane::{
@@ -1047,9 +1047,12 @@ fn of_two_lanes(second: LaneEvent) -> (Session, [Plan; 2]) {
     (session, plans)
 }
 
+fn failed(errno: i32) -> LaneEvent {
+    LaneEvent::Failed { errno, why: Why { at: "there".into(), text: "nothing listens".into() } }
+}
+
 fn refused() -> LaneEvent {
-    let why = Why { at: "there".into(), text: "nothing listens".into() };
-    LaneEvent::Failed { errno: libc::ECONNREFUSED, why }
+    failed(libc::ECONNREFUSED)
 }
 
 /// Whether the session asks for this lane alone.
@@ -1067,7 +1070,7 @@ fn acknowledge_all(session: &mut Session, now: u64) {
 
 /// Two lanes, of which the second is refused as the session resumes; whether the peer ends. `served`: the second was
 /// up before.
-fn ends_as_a_lane_is_refused(served: bool) -> bool {
+fn ends_as_a_lane_is_refused(served: bool, errno: i32) -> bool {
     let (mut session, plans) = of_two_lanes(if served { LaneEvent::Up } else { refused() });
     let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::new(Status::PeerLost) };
     for plan in plans.into_iter().rev().skip(usize::from(!served)) {
@@ -1078,13 +1081,15 @@ fn ends_as_a_lane_is_refused(served: bool) -> bool {
         );
     }
     assert!(session.is_away());
-    session.handle_lane(plans[1], refused(), 5 * MS);
+    session.handle_lane(plans[1], failed(errno), 5 * MS);
     std::iter::from_fn(|| session.poll_action()).any(|action| matches!(action, Action::End(_)))
 }
 
 #[test]
 fn refused_lane_ends_a_resuming_peer_only_where_it_was_up_before() {
-    assert_eq!([true, false].map(ends_as_a_lane_is_refused), [true, false]);
+    for errno in [libc::ECONNREFUSED, ANOTHER] {
+        assert_eq!([true, false].map(|served| ends_as_a_lane_is_refused(served, errno)), [true, false]);
+    }
 }
 
 /// The peer may begin with it before it has the keys of the device.

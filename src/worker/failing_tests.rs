@@ -2,15 +2,16 @@
 
 use crate::calls::{Endpoint, EndpointConfig};
 use crate::device::Claim;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::memory::{Access, Range, RemoteState};
 use crate::peer::{Peer, PeerState};
 use crate::session::channel::Out;
+use crate::status::Status;
 use crate::transfer::completion::{Completion, KIND_NOTIFICATION};
 use crate::transfer::geometry::Pages;
 use crate::transfer::watch::Marks;
 use crate::transfer::{Common, Count, Direction, Notify, Terms};
-use crate::wire::frame::{numbers, Kind, USER};
+use crate::wire::frame::{self, numbers, Header, Kind, HEADER, USER};
 use crate::worker::Worker;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -166,4 +167,20 @@ fn counter_does_not_rise_for_a_notification_that_is_taken_back() {
             channel.acknowledge(last).for_each(drop);
         }
     });
+}
+
+#[test]
+fn refusals_do_not_show_that_a_peer_lives() {
+    let two = Two::up(1);
+    let peer = two.peer(0).expect("a peer");
+    let hears = |kind: Kind, body: &[u8]| {
+        let (header, before) = (Header { to: peer.token, ..Header::plain(kind) }, peer.received_ns());
+        let mut bytes = vec![0; HEADER + body.len()];
+        header.write(&mut bytes, body, &[]);
+        two.at(0, |worker| worker.frame((RailIndex::at(0), 0), &bytes, before + 1_000_000_000));
+        peer.received_ns() > before
+    };
+    assert!(!hears(Kind::Refuse, &frame::refuse(Status::PeerGone, "another endpoint lives here")));
+    assert!(hears(Kind::Ack, &numbers(&[0, 0, 0])));
+    assert_eq!(peer.state(), PeerState::Up);
 }
