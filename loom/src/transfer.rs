@@ -10,6 +10,9 @@ pub mod table;
 #[path = "../../src/transfer/tally.rs"]
 pub mod tally;
 
+#[derive(PartialEq, Eq, Debug)]
+pub struct Outcome;
+
 pub mod completion {
     #[derive(Clone, Copy, Debug)]
     pub struct Completion(pub u32);
@@ -32,7 +35,7 @@ pub mod operation {
     use super::queue::Queue;
     use std::sync::Arc;
 
-    pub struct Failed;
+    pub struct Notice;
 
     pub struct Move;
 

@@ -62,11 +62,11 @@ impl<C> Mailbox<C> {
     }
 
     /// Takes the queued commands; later ones are refused. Then the worker takes the transfers: either it
-    /// sees a concurrent one, or the submitter sees `is_closed`.
+    /// sees a concurrent one, or the submitter sees `is_closed`. (The fence of a `pop` that finds nothing
+    /// pairs with the one in `wake`.)
     pub fn close(&self) -> VecDeque<C> {
         let mut commands = self.commands.lock();
         self.closed.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // Pairs with the one in `wake`.
         std::mem::take(&mut *commands)
     }
 
