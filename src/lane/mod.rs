@@ -144,6 +144,8 @@ pub enum Consequence {
     Nothing,
     /// It does not come up.
     NotUp,
+    /// Close it: a new one is made once its peer is up.
+    GivenUp,
     /// Reset it: other lanes take over, or a new one will.
     Reset,
     /// Its operations fail; `ends_peer`: it served the peer, which ends.
@@ -160,6 +162,8 @@ pub struct Failure {
     pub errno: i32,
     /// The lane's rail serves the peer.
     pub serves: bool,
+    /// The peer is not up yet.
+    pub connecting: bool,
     /// How the NIC can reset a lane, and whether it connects again.
     pub resets: Resets,
     pub reconnects: bool,
@@ -203,7 +207,7 @@ pub(crate) const MOVES: &[(&str, &str, &str)] = &[
     ("Probing", "Resetting", "the peer has reset its end"),
     ("Up", "Resetting", "it failed or stalled, or the peer's end did"),
     ("Up", "Broken", "an operation failed, and a reset is impossible or helps nobody"),
-    ("Up", "Draining", "nobody needs it"),
+    ("Up", "Draining", "nobody needs it, or it failed before its peer was up"),
     ("Broken", "Resetting", "the peer has reset its end"),
     ("Broken", "Draining", "its peer has ended"),
     ("Resetting", "Draining", "its peer has ended"),
@@ -467,7 +471,7 @@ impl Life {
 
     /// An operation of the lane failed. `lose`: takes it from those that serve (`Serving::lose`).
     pub fn failed(&mut self, failure: Failure, lose: impl FnOnce(bool) -> bool, now: u64) -> Consequence {
-        let Failure { errno, serves, resets, reconnects } = failure;
+        let Failure { errno, serves, connecting, resets, reconnects } = failure;
         match self.state {
             LaneState::Handshaking(_) | LaneState::Probing(_) => {
                 match self.attempt_failed(errno, reconnects, now) {
@@ -475,6 +479,7 @@ impl Life {
                     false => Consequence::Nothing,
                 }
             }
+            LaneState::Up if connecting && resets == Resets::Lane => Consequence::GivenUp,
             LaneState::Up
                 if serves
                     && resets != Resets::Never

@@ -220,8 +220,13 @@ impl World {
         if let Some((_, write)) = lane.posted.pop_first() {
             lane.failed.push(write);
         }
-        let failure =
-            Failure { errno: libc::ETIMEDOUT, serves: true, resets: Resets::Rail, reconnects: true };
+        let failure = Failure {
+            errno: libc::ETIMEDOUT,
+            serves: true,
+            connecting: false,
+            resets: Resets::Rail,
+            reconnects: true,
+        };
         let serving = &mut self.known.get_mut(&(end.0, end.1)).expect("a pair").1;
         match lane.life.failed(failure, |last| serving.lose(plan(end.2), last), self.now) {
             Consequence::Reset => self.begin_reset(end, false),

@@ -36,7 +36,8 @@ pub fn are_drawn(moves: &[(&str, &str, &str)]) {
     assert!(text.contains(&diagram), "put this into ARCHITECTURE.md:\n{diagram}");
 }
 
-const FAILURE: Failure = Failure { errno: libc::EINVAL, serves: true, resets: Lane, reconnects: true };
+const FAILURE: Failure =
+    Failure { errno: libc::EINVAL, serves: true, connecting: false, resets: Lane, reconnects: true };
 
 fn up() -> Life {
     let mut life = Life::new(3, 0);
@@ -132,6 +133,8 @@ fn lane_that_cannot_be_reset_ends_its_peer_once() {
         up().failed(Failure { serves: false, ..FAILURE }, |_| unreachable!(), 0),
         Consequence::Broken { ends_peer: false }
     );
+    let early = |resets| up().failed(Failure { connecting: true, resets, ..FAILURE }, |_| false, 0);
+    assert_eq!([Lane, Never].map(early), [Consequence::GivenUp, Consequence::Broken { ends_peer: true }]);
 }
 
 #[test]

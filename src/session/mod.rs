@@ -506,7 +506,10 @@ impl Session {
         }
         if ready_sent && ready_seen {
             self.enter(State::Up);
-            self.set_return(); // A link may have come back meanwhile.
+            // (The link of one may have come back meanwhile.)
+            let failed = self.approaches.serving_pairs_mut().filter(|pair| pair.has_failed());
+            failed.for_each(|pair| pair.let_return(true, now));
+            self.set_return();
             self.watch_missing(now);
             self.timers.set(Timer::KeepAlive, now + BUSY_KEEP_ALIVE_NS);
             self.look(0, now);

@@ -128,12 +128,14 @@ impl Session {
         self.approaches.pairs().flat_map(|pair| pair.resets().map(|epoch| (pair.plan, epoch)))
     }
 
-    /// The handshake of a lane failed.
+    /// The handshake of a lane failed, or (this side was coming up) a lane that was up.
     fn lane_failed(&mut self, plan: Plan, errno: i32, why: Why, now: u64) {
         let serves = self.approaches.serving().is_some_and(|serving| serving.has(plan));
         let (returns, soon) = (self.is_up() && serves, self.is_away());
-        let mut served = false;
+        let outcome = Outcome { provider_errno: errno, ..Outcome::new(Status::PeerLost) };
+        let (mut served, mut was_up) = (false, false);
         if let Some(pair) = self.approaches.pair_mut(plan) {
+            was_up = pair.is_up();
             match Cause::from_errno(errno) {
                 Cause::Silence => pair.stays_silent(why),
                 _ => pair.fails(why),
@@ -142,6 +144,11 @@ impl Session {
                 pair.let_return(soon, now);
             }
             served = pair.has_served();
+        }
+        if was_up {
+            let unknown = self.rewind();
+            self.act(Action::Unknown(unknown, outcome));
+            self.act(Action::Flush);
         }
         let none_up = !self.has_lanes();
         let leads_nowhere = matches!(Cause::from_errno(errno), Cause::Absent | Cause::Another);
@@ -152,10 +159,7 @@ impl Session {
                 self.act(Action::End(outcome));
             }
             // The lane failed while this side was coming up.
-            State::Up | State::Closing(_) if self.is_up() && none_up => {
-                let outcome = Outcome { provider_errno: errno, ..Outcome::new(Status::PeerLost) };
-                self.act(Action::End(outcome));
-            }
+            State::Up | State::Closing(_) if self.is_up() && none_up => self.act(Action::End(outcome)),
             _ => {}
         }
     }

@@ -254,7 +254,25 @@ impl Pair {
         if pair.draw.percent(15) {
             pair.put_within(0, 2000 * MS, Event::Disconnect);
         }
+        if pair.draw.percent(25) {
+            pair.cut_while_connecting();
+        }
         pair
+    }
+
+    /// A lane that others can stand in for fails early: perhaps before the peers are up.
+    fn cut_while_connecting(&mut self) {
+        let works = |lanes: &[(Plan, Fate)]| -> Vec<Plan> {
+            lanes.iter().filter(|(_, fate)| *fate == Fate::Works).map(|(plan, _)| *plan).collect()
+        };
+        let fabric = self.draw.below(self.fabrics.len() as u64) as usize;
+        let plans = works(&self.fabrics[fabric].1);
+        if plans.len() < 2 || self.resets[fabric] != Resets::Lane {
+            return;
+        }
+        let plan = plans[self.draw.below(plans.len() as u64) as usize];
+        let (side, most) = (self.draw.below(2) as usize, MS * (1 << self.draw.below(11)));
+        self.put_within(side, most, Event::Cut(if side == 0 { plan } else { mirrored(plan) }));
     }
 
     /// Queues an event of a side, after some time.
@@ -482,14 +500,17 @@ impl Pair {
         let serves = session.serving().is_some_and(|fabric| fabric.has(plan));
         let lane = lanes.iter_mut().find(|lane| (lane.plan, lane.life.epoch()) == (plan, epoch));
         let Some(lane) = lane.filter(|lane| lane.life.is_up()) else { return };
-        let failure = Failure { errno, serves, resets, reconnects: true };
+        let failure = Failure { errno, serves, connecting: !session.is_up(), resets, reconnects: true };
         match lane.life.failed(failure, |last| session.is_up() && serving.lose(plan, last), now) {
             Consequence::Reset => self.begin_reset(side, over, errno, false, false),
             Consequence::Broken { ends_peer: true } => {
                 *broken = true;
                 self.put_within(side, 400 * MS, Event::End);
             }
-            Consequence::Broken { .. } => {
+            consequence @ (Consequence::GivenUp | Consequence::Broken { .. }) => {
+                if consequence == Consequence::GivenUp {
+                    self.drop_lanes(side, |lane| (lane.plan, lane.life.epoch()) == over);
+                }
                 let why = Why { at: "there".into(), text: "it failed".into() };
                 self.tell(side, plan, LaneEvent::Failed { errno, why });
             }
@@ -607,7 +628,9 @@ impl Pair {
         if self.sides[side].lane(plan).is_none() {
             assert!(self.sides[side].session().handle_request(plan, Some(&fabric), now));
             self.carry_out(side);
-            if let Some(lane) = self.sides[side].lane(plan) {
+            // (Frames of a peer that connects may come before its reply; later, that says the epoch.)
+            let connecting = !self.sides[side].session().is_up();
+            if let Some(lane) = self.sides[side].lane(plan).filter(|_| connecting) {
                 _ = lane.life.meets(epoch, false);
             }
         }
@@ -811,9 +834,9 @@ impl Pair {
                 self.notify(side, id, speculative);
             }
             Event::Disconnect => {
-                self.sides[side].disconnects = true;
                 if let Some(session) = self.sides[side].session.as_mut() {
                     session.disconnect(now);
+                    self.sides[side].disconnects = true;
                 }
             }
             Event::Ended => self.sides[side].session().outstanding_ended(now),
@@ -888,6 +911,19 @@ impl Pair {
                 if works { (1, 0) } else { (0, 1) },
                 "how it comes up"
             );
+        }
+        for side in 0..2 {
+            let serving: Vec<Plan> = self.sides[side]
+                .session
+                .iter()
+                .flat_map(Session::serving)
+                .flat_map(Approach::plans)
+                .collect();
+            let up: Vec<Plan> = self.sides[side].session.iter().flat_map(Session::lanes_up).collect();
+            let works = |plan: &Plan| self.found(side, *plan).1 == Fate::Works;
+            let missing: Vec<Plan> =
+                serving.into_iter().filter(|plan| works(plan) && !up.contains(plan)).collect();
+            assert_eq!(missing, [], "each lane that can comes up");
         }
         if works && self.lose_lanes() {
             self.part();
@@ -1092,6 +1128,22 @@ fn refused_lane_ends_a_resuming_peer_only_where_it_was_up_before() {
     }
 }
 
+#[test]
+fn frames_of_a_lane_that_fails_before_the_session_is_up_are_sent_again() {
+    let (mut session, plans) = connecting_by_two_lanes(LaneEvent::Up);
+    session.channels[SYSTEM].sent(2 * MS);
+    assert!(session.channels[SYSTEM].next().is_none(), "it said that it is ready");
+    session.handle_lane(plans[0], failed(libc::ECONNRESET), 3 * MS);
+    assert_eq!(
+        session.channels[SYSTEM].next().map(|(number, out)| (number, out.kind)),
+        Some((1, Kind::Ready))
+    );
+    comes_up(&mut session);
+    while session.poll_action().is_some() {}
+    session.handle_timeout(Sight { alive_ns: 0, busy: false }, 103 * MS);
+    assert!(adds(&mut session, plans[0]), "the lane returns");
+}
+
 /// The peer may begin with it before it has the keys of the device.
 #[test]
 fn lane_of_a_returned_device_waits_until_the_peer_has_its_keys() {
@@ -1147,7 +1199,7 @@ fn lane_that_was_never_up_is_reported_once_and_so_is_its_return() {
     assert!(said(refused(), 3000 * MS).is_empty());
     assert_eq!(said(refused(), 3003 * MS), ["there: nothing listens"]);
     assert!(said(refused(), 9000 * MS).is_empty());
-    assert_eq!(said(LaneEvent::Up, 9003 * MS), ["up after 6003 ms"]);
+    assert_eq!(said(LaneEvent::Up, 9003 * MS), ["up after 9000 ms"]);
 }
 
 #[test]

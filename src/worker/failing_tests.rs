@@ -2,7 +2,7 @@
 
 use crate::calls::{Endpoint, EndpointConfig};
 use crate::device::Claim;
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::memory::{Access, Range, RemoteState};
 use crate::peer::{Peer, PeerState};
 use crate::session::channel::Out;
@@ -91,6 +91,10 @@ impl Two {
     }
 }
 
+fn first_up(worker: &Worker) -> Option<LaneId> {
+    worker.data.rails.lanes().find(|work| work.lane.life.is_up()).map(|work| work.lane.id)
+}
+
 /// How many frames of notifications were not sent yet.
 fn waiting(worker: &mut Worker, peer: PeerId) -> usize {
     worker.links.get_mut(peer).map_or(0, |link| link.session.channels[USER].waiting())
@@ -167,6 +171,36 @@ fn counter_does_not_rise_for_a_notification_that_is_taken_back() {
             channel.acknowledge(last).for_each(drop);
         }
     });
+}
+
+/// A lane fails while its peer connects, before or (`served`) after the fabric was selected.
+fn returns(served: bool) {
+    let two = Two::connecting(2);
+    for pass in 0..PASSES {
+        let side = pass % 2;
+        two.pass(side);
+        let Some(peer) = two.peer(side) else { continue };
+        assert_ne!(peer.state(), PeerState::Up, "none fails in time");
+        if peer.has_service() != served {
+            continue;
+        }
+        let now = two.now();
+        let failed = two.at(side, |worker| {
+            let lane = first_up(worker)?;
+            worker.data.lane_failed(lane, libc::ECONNRESET, 0, now);
+            Some(lane)
+        });
+        if failed.is_some() {
+            two.pass_until(|two| two.lanes_up() == [2, 2]);
+            return;
+        }
+    }
+    panic!("no lane comes up");
+}
+
+#[test]
+fn lane_that_fails_before_its_peer_is_up_returns() {
+    [false, true].into_iter().for_each(returns);
 }
 
 #[test]

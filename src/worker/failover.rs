@@ -200,7 +200,7 @@ impl DataPath {
     // Failure.
 
     /// An operation of a lane failed. A lane in its handshake retries for some time where that can
-    /// help; a serving lane leaves its peer to the other lanes, or ends it.
+    /// help; one that is up leaves its peer to the other lanes, or ends it.
     pub fn lane_failed(&mut self, lane: LaneId, errno: i32, provider_errno: i32, now: u64) {
         let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
         let (state, peer, plan) = (work.lane.life.state(), work.peer.clone(), work.plan());
@@ -212,13 +212,18 @@ impl DataPath {
         let outcome =
             Outcome { provider_errno: errno, rail: Some(plan.rail), ..Outcome::new(Status::PeerLost) };
         let &Limits { resets, reconnects, .. } = rail.limits();
-        let failure = Failure { errno, serves: peer.is_served_by(plan.rail), resets, reconnects };
+        let (serves, connecting) = (peer.is_served_by(plan.rail), peer.state() == PeerState::Connecting);
+        let failure = Failure { errno, serves, connecting, resets, reconnects };
         let consequence = work.lane.life.failed(failure, |last| peer.lose(plan, last), now);
         if let Consequence::Broken { .. } = consequence {
             work.stripes.fail(&self.core.table, &mut self.left);
         }
         match consequence {
             Consequence::Nothing => {}
+            Consequence::GivenUp => {
+                self.close_lane(lane);
+                self.core.lane_not_up(&peer, plan, errno)
+            }
             Consequence::NotUp | Consequence::Broken { ends_peer: false } => {
                 self.core.lane_not_up(&peer, plan, errno)
             }
@@ -234,17 +239,22 @@ impl DataPath {
 
     /// A lane to a peer that is up got no answer: it starts again later.
     pub(crate) fn give_up_lane(&mut self, lane: LaneId) {
-        let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
-        work.lane.drain(true, self.core.clock.now());
-        rail.reset_lane(&work.lane);
+        let Some(work) = self.rails.lane(lane) else { return };
         let (peer, plan, waited_for) = (work.peer.clone(), work.plan(), work.handshake.waits_for);
-        if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
-            lanes.retain(|other| *other != lane);
-        }
+        self.close_lane(lane);
         let errno = libc::ETIMEDOUT;
         let text = if waited_for.is_empty() { meaning(errno) } else { waited_for.to_owned() };
         let why = self.core.why_not(&peer, plan, text);
         self.core.tell_of_lane(&peer, plan, LaneEvent::Failed { errno, why });
+    }
+
+    fn close_lane(&mut self, lane: LaneId) {
+        let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
+        work.lane.drain(true, self.core.clock.now());
+        rail.reset_lane(&work.lane);
+        if let Some(lanes) = self.lanes_of.get_mut(work.peer.id.place()) {
+            lanes.retain(|other| *other != lane);
+        }
     }
 
     // Reset.
