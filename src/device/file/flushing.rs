@@ -85,8 +85,8 @@ impl Flushes {
         let (first, places) = (self.turn, self.files.len());
         for at in (0..places).map(|n| (first + n) % places) {
             let Some(flushing) = self.files.get(at).filter(|flushing| !flushing.busy) else { continue };
-            let of = flushing.file.disk();
-            let taken_up = others(of) + self.of_disk(of) >= most.1;
+            let device = flushing.file.disk();
+            let taken_up = others(device) + self.of_disk(device) >= most.1;
             let Some(flushing) = self.files.get(at) else { continue };
             if !flushing.file.begin() {
                 flushing.end_all(libc::ESTALE);
