@@ -8,6 +8,8 @@ mod atomics;
 #[cfg(test)]
 mod closing_tests;
 mod counters;
+#[cfg(test)]
+mod failing_tests;
 mod fence;
 mod files;
 pub mod grants;

@@ -15,8 +15,6 @@ pub(crate) mod credits;
 pub(crate) mod driver;
 pub(crate) mod environment;
 pub mod exported;
-#[cfg(test)]
-mod failing_tests;
 pub(crate) mod failover;
 pub(crate) mod handshake;
 pub mod inbox;

@@ -1,6 +1,6 @@
 //! Lanes that fail at a chosen moment: two endpoints over simulated NICs, in virtual time, whose passes the test makes.
 
-use crate::calls::{Endpoint, EndpointConfig};
+use super::{Endpoint, EndpointConfig};
 use crate::device::Claim;
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::memory::{Access, Range, RemoteState};
