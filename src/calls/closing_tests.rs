@@ -3,8 +3,7 @@
 use super::peers::Begin;
 use super::{Endpoint, EndpointConfig};
 use crate::status::Status;
-use crate::transfer::completion::KIND_WRITE;
-use crate::transfer::operation::{Body, To, Work};
+use crate::transfer::operation::{Body, To};
 use crate::transfer::queue::Queue;
 use crate::wire::address::Address;
 use std::mem::MaybeUninit;
@@ -87,16 +86,7 @@ fn transfer_to_a_worker_that_has_ended_keeps_nothing() {
     let endpoint = open(false);
     let queue = endpoint.create_queue(0).expect("a queue");
     assert!(queue.reserve(1));
-    let body = || Body {
-        kind: KIND_WRITE,
-        to: To::Queue(queue.clone()),
-        user_data: 0,
-        peer: None,
-        submit_ns: 0,
-        bytes: 0,
-        done: None,
-        work: Work::Parts,
-    };
+    let body = || Body::bare(To::Queue(queue.clone()));
     let hold = endpoint.core.table.begin(body, 1, u64::MAX).expect("a slot");
     endpoint.shutdown(0).expect("it ends");
     let others = Arc::strong_count(&queue);

@@ -162,7 +162,7 @@ fn counter_does_not_rise_for_a_notification_that_is_taken_back() {
             assert_eq!(channel.waiting(), 2, "a counter and a notification");
             (0..sent).for_each(|_| channel.sent(now));
             assert_eq!(channel.rewind(), [id]);
-            assert_eq!(channel.waiting(), sent, "what was sent keeps its number, and no more is");
+            assert_eq!(channel.waiting(), sent, "what was sent keeps its number, and nothing else is sent");
             for number in 1..=sent {
                 assert!(channel.next().is_some_and(|(_, out)| out.body.is_empty()), "{number} of {sent}");
                 channel.sent(now);

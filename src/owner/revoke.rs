@@ -170,7 +170,7 @@ impl Worker {
             Scope::Lanes(peer) => match then {
                 Then::Leave { cut, .. } => {
                     self.data.drop_lanes(*peer, 0, Some(cut));
-                    self.reap_arrivals(now);
+                    self.reap_all(false, now);
                 }
                 _ => return self.data.quiesce_lanes(*peer, then),
             },
@@ -187,7 +187,7 @@ impl Worker {
                     return self.chores.push(Chore::Dropped(grant.clone(), then), &self.data.rails);
                 }
             }
-            Scope::Arrivals(_) => self.reap_arrivals(now),
+            Scope::Arrivals(_) => self.reap_all(false, now),
             Scope::Peer(peer) => {
                 let link = self.links.get_mut(*peer);
                 if link.is_some_and(|link| link.ask_for(&core, then, now)) {
@@ -203,7 +203,7 @@ impl Worker {
     fn drop_grant(&mut self, grant: &Grant, then: Then, now: u64) {
         self.data.rails.iter_mut().for_each(|work| work.rail.revoke(grant.token));
         if then == Then::Count || grant.device().is_some() {
-            self.reap_all(now); // Copies that devices have finished for it are counted now, too.
+            self.reap_all(true, now); // Copies that devices have finished for it are counted now, too.
         }
         let (peer, core) = (grant.peer, &self.core);
         let Then::Revoke { asks } = then else { return };

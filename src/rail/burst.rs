@@ -13,6 +13,8 @@ use std::ffi::c_void;
 const SLOW_WINDOW: u64 = 8 << 20;
 /// Bytes of a probe write.
 const PROBE_BYTES: u64 = 8;
+/// Of the posts that are kept for idle lanes, each may take one in this many.
+const IDLE_SHARES: usize = 16;
 
 pub struct Burst<'a> {
     pub lane: &'a mut Lane,
@@ -159,8 +161,8 @@ impl Burst<'_> {
         let free = self.free_ops.len().saturating_sub(SENDS);
         let kept = self.lane_ops as usize;
         if self.lane.is_idle() && free <= kept {
-            // Of what is kept for idle lanes each takes a part: many whose peers are silent leave some.
-            return free.div_ceil(16) as u32;
+            // Many whose peers are silent leave some.
+            return free.div_ceil(IDLE_SHARES) as u32;
         }
         let free = free.saturating_sub(kept) as u32;
         self.lane_ops.saturating_sub(self.lane.inflight_ops).min(free)

@@ -603,7 +603,6 @@ fn so_far(slot: &Slot, body: &Body) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::operation::Work;
     use super::super::queue::Queue;
     use super::*;
 
@@ -615,16 +614,7 @@ mod tests {
         let table = Table::new(1, 1, 1, queue.clone());
         let ends_late = || -> Hold {
             assert!(queue.reserve(1));
-            let body = || Body {
-                kind: completion::KIND_WRITE,
-                to: To::Own,
-                user_data: 0,
-                peer: None,
-                submit_ns: 0,
-                bytes: 0,
-                done: None,
-                work: Work::Parts,
-            };
+            let body = || Body::bare(To::Own);
             let hold = table.begin(body, 1, u64::MAX).expect("the slot is free");
             assert!(table.carry(table.held_slot(&hold)));
             assert!(table.end(hold.id(), Outcome::new(Status::Canceled), 0));

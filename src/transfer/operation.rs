@@ -201,6 +201,13 @@ pub enum Work {
 }
 
 impl Body {
+    /// Of a write that moves nothing by itself.
+    #[cfg(test)]
+    pub fn bare(to: To) -> Body {
+        let (kind, work) = (super::completion::KIND_WRITE, Work::Parts);
+        Body { kind, to, user_data: 0, peer: None, submit_ns: 0, bytes: 0, done: None, work }
+    }
+
     #[inline]
     pub fn transfer(&self) -> Option<&Move> {
         match &self.work {

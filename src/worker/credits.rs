@@ -66,10 +66,11 @@ impl DataPath {
         };
         if !lane.life.is_open() {
             owed.clear(); // It needs no credits.
-        } else if !lane.life.is_up() {
-            return Posted::Again; // Its frames have no seal before.
         }
         while let Some(&(half, what)) = owed.first() {
+            if !lane.life.is_up() {
+                return Posted::Again; // Its frames have no seal before.
+            }
             let (kind, size) = match what {
                 Owed::Ask => (Kind::Spent, 0),
                 Owed::Grant(size) => (Kind::Credits, size),

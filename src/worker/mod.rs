@@ -212,23 +212,14 @@ impl Worker {
         busy
     }
 
-    /// Reaps what the NICs have reported so far.
-    pub(crate) fn reap_all(&mut self, now: u64) {
+    /// Reaps what the NICs have reported so far, or (`own`: false) those that serve peers by themselves: the requests that
+    /// our own NICs have served were counted in that pass.
+    pub(crate) fn reap_all(&mut self, own: bool, now: u64) {
         for rail in self.data.rails.each() {
-            for _ in 0..REAPS {
-                if !self.reap(rail, now) {
-                    break;
-                }
+            if !own && self.data.rails[rail].rail.limits().grants {
+                continue;
             }
-        }
-    }
-
-    /// Counts what has arrived at NICs that serve peers by themselves. (The others' requests are counted in the pass that
-    /// serves them.)
-    pub(crate) fn reap_arrivals(&mut self, now: u64) {
-        for rail in self.data.rails.each() {
-            let own = self.data.rails[rail].rail.limits().grants;
-            for _ in 0..if own { 0 } else { REAPS } {
+            for _ in 0..REAPS {
                 if !self.reap(rail, now) {
                     break;
                 }

@@ -401,12 +401,12 @@ class Target:
 
     def pull(self, *, verify: bool = False, progress: Optional[Callable[[int, int], None]] = None,
              arrived: Optional[Callable[[Shard, int, int], None]] = None) -> List[int]:
-        """Reads everything, once kernels of the shards' GPUs have ended, and returns how many bytes came from each source. Raises the
-        last source's error when none is left that has what is missing. `verify`: each piece is compared with a checksum that the source which sent it computes; a source
-        of which one differs is `lost`, and all that it sent is read again from others. 4 KiB of each piece are compared with the
-        other sources that have it, too: a ValueError names two that have different bytes. The default is False, as both sides read
-        all bytes once more for it; that of `Checkpoints.load` is True, as disks may change what was saved. Without it, a
-        pull from sources that have different bytes in the same rows mixes them.
+        """Reads everything, once kernels of the shards' GPUs have ended, and returns how many bytes came from each source. Raises
+        the last source's error when none is left that has what is missing. `verify`: each piece is compared with a checksum that
+        the source which sent it computes; a source of which one differs is `lost`, and all that it sent is read again from others.
+        4 KiB of each piece are compared with the other sources that have it, too: a ValueError names two that have different bytes.
+        The default is False, as both sides read all bytes once more for it; that of `Checkpoints.load` is True, as disks may change
+        what was saved. Without it, a pull from sources that have different bytes in the same rows mixes them.
 
         A pull that raises leaves what it has read, of any rows, in the buffers beside what was there before; a ValueError, of
         bytes that differ, leaves wrong ones. The buffers are whole when a pull has returned. `sent` says what came from

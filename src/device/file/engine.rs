@@ -113,6 +113,11 @@ fn threads_are_chosen() -> bool {
     false
 }
 
+/// Reads and writes of a disk's files.
+fn of_disk(ops: &Places<Op>, disk: u64) -> usize {
+    ops.each().filter(|op| op.file.disk() == disk).count()
+}
+
 /// Carries out jobs until the queue is dropped.
 pub fn run(disk: impl Disk, inbox: &Inbox) {
     Engine::new(disk).run(inbox);
@@ -142,11 +147,10 @@ impl<D: Disk> Engine<D> {
         (self.disk.depth() / 2).max(1)
     }
 
-    /// Whether the disk of a file has its part of all I/Os.
+    /// Whether a file's disk has its part of all I/Os.
     fn is_taken_up(&self, file: &Opened) -> bool {
         let most = self.most_of_disk();
-        let begun = || self.ops.each().filter(|op| op.file.disk() == file.disk()).count();
-        self.busy() >= most && begun() + self.flushes.of_disk(file.disk()) >= most
+        self.busy() >= most && of_disk(&self.ops, file.disk()) + self.flushes.of_disk(file.disk()) >= most
     }
 
     fn run(mut self, inbox: &Inbox) {
@@ -164,9 +168,8 @@ impl<D: Disk> Engine<D> {
             });
             let room = self.disk.depth().saturating_sub(self.busy());
             let most = (self.most_of_one(), self.most_of_disk());
-            let ops = &self.ops;
-            let of_disk = |disk| ops.each().filter(|op| op.file.disk() == disk).count();
-            self.flushes.begin(&mut self.disk, room, most, of_disk, &inbox.flushes);
+            let others = |disk| of_disk(&self.ops, disk);
+            self.flushes.begin(&mut self.disk, room, most, others, &inbox.flushes);
             self.begin();
             let hangs = self.jobs.each().all(|running| running.hung) && self.flushes.hang();
             if closing && hangs {
@@ -248,12 +251,8 @@ impl<D: Disk> Engine<D> {
             running.next = running.todo.len();
         }
         let Some(Todo { file, write, step }) = running.todo.get(running.next) else { return false };
-        let (write, step) = (*write, *step);
-        if full || file.busy() + usize::from(self.flushes.waits(file)) >= most {
-            return false;
-        }
-        let file = file.clone();
-        if self.is_taken_up(&file) {
+        let (file, write, step) = (file.clone(), *write, *step);
+        if full || file.busy() + usize::from(self.flushes.waits(&file)) >= most || self.is_taken_up(&file) {
             return false;
         }
         let how = file.geometry().map_or(How::Cached, |_| step.how);

@@ -46,7 +46,7 @@ pub struct Slot {
 pub struct Answer {
     pub errno: i32,
     /// Announced in the request's turn, for which a revoke waits.
-    pub immediate: Option<(Immediate, Copy)>,
+    pub immediate: Option<(Immediate, Option<Copy>)>,
     /// Keeps the grant in use until the bytes are copied.
     pub _entered: Option<Use>,
     /// A read whose bytes have a place in the channel already: where it begins.
@@ -64,8 +64,9 @@ pub struct Devices {
     shown: Vec<(u32, u64)>,
     passing: Passing,
     forgotten: Forgotten,
-    /// Requests without an answer, in order.
+    /// Requests without an answer, in order, and how many of them have a disk's slot.
     copies: Copies<Answer>,
+    slots: usize,
     /// Reads among them whose bytes come from a disk.
     filling: usize,
     /// Reads among them that have a place in the channel.
@@ -210,6 +211,7 @@ impl Devices {
 
     /// Adds a request behind the unanswered ones. `copied`: the last `copy` belongs to it.
     pub fn push(&mut self, answer: Answer, copied: bool) {
+        self.slots += usize::from(answer.slot.is_some());
         self.filling += usize::from(answer.slot.is_some_and(|slot| slot.filled));
         self.placed += usize::from(answer.placed.is_some());
         self.copies.push(answer, copied);
@@ -218,6 +220,11 @@ impl Devices {
     /// The slot that the next answer waits for.
     pub fn next_slot(&self) -> Option<Slot> {
         self.copies.each().next()?.slot
+    }
+
+    /// Whether answers wait for disks.
+    pub fn waits_for_disks(&self) -> bool {
+        self.slots > 0
     }
 
     /// Whether bytes of reads are on their way from a disk.
@@ -239,6 +246,7 @@ impl Devices {
     /// events go to `reaped`.
     pub fn take(&mut self, of_slot: i32, reaped: &mut Vec<Reaped>) -> Option<(i32, Option<u64>)> {
         let (Answer { errno, immediate, slot, placed, _entered }, failed) = self.copies.take()?;
+        self.slots -= usize::from(slot.is_some());
         self.filling -= usize::from(slot.is_some_and(|slot| slot.filled));
         self.placed -= usize::from(placed.is_some());
         let errno = [of_slot, failed, errno].into_iter().find(|errno| *errno != 0).unwrap_or(0);
@@ -258,7 +266,7 @@ impl Devices {
         self.settle();
         self.copies.each().filter_map(|answer| answer.slot).for_each(|slot| pool.give_back(slot.number));
         self.copies.clear();
-        (self.filling, self.placed) = (0, 0);
+        (self.slots, self.filling, self.placed) = (0, 0, 0);
     }
 
     /// Ends the channel: no further request comes, and no answer is expected.

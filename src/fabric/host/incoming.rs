@@ -250,8 +250,10 @@ impl Incoming {
             self.forward = block.end;
             self.next += 1;
             if slot.is_some() || begun || !self.devices.is_empty() {
-                let announce = |immediate| (immediate, with.pool.begin(self.peer, request.key));
-                let immediate = request.immediate.filter(|_| errno == 0).map(announce);
+                // Of what a GPU copies alone, a revoke waits for the GPU.
+                let waits = !begun || self.devices.waits_for_disks();
+                let until = || waits.then(|| with.pool.begin(self.peer, request.key));
+                let immediate = request.immediate.filter(|_| errno == 0).map(|one| (one, until()));
                 let placed = (self.back != place).then_some(place);
                 self.devices.push(Answer { errno, immediate, _entered, placed, slot }, begun);
             } else {

@@ -56,7 +56,7 @@ class Saved(NamedTuple):
 
 
 class _Ends:
-    """What ends the use of a file, each thing once. What raises is called again by who asks next."""
+    """The ends of a file's use, in order: one that raises is left, with those behind it, for the next call."""
 
     def __init__(self, *ends: Callable[[], None]) -> None:
         self._left, self._lock = list(ends), threading.Lock()
@@ -354,11 +354,12 @@ class Store:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         sources: List[RemoteMemory] = []
         try:
-            sources += [self._endpoint._peer(peer).import_memory(base64.b64decode(memory)) for memory in memories]
+            writer = self._endpoint._peer(peer)
+            sources += [writer.import_memory(base64.b64decode(memory)) for memory in memories]
             os.ftruncate(file, size)
             os.posix_fallocate(file, 0, size)
             memory = self._endpoint.register_file(file, [(0, size)], access=Access.REMOTE_WRITE)
-            filled = _Filled(self._endpoint, self._endpoint._peer(peer), path, file, memory, sources)
+            filled = _Filled(self._endpoint, writer, path, file, memory, sources)
         except BaseException:
             os.close(file)
             with self._lock:
