@@ -57,9 +57,14 @@ impl Claims {
         self.inflight[generation] -= posts;
         if self.inflight[1 - self.newer] == 0 {
             self.turn(rest);
-            if self.inflight() == 0 {
-                self.turn(rest); // All that was posted has arrived.
-            }
+        }
+    }
+
+    /// Settles all that was posted, unless some of it is under way. `rest`: as for `finished`.
+    pub fn settle(&mut self, rest: Run) {
+        if self.inflight() == 0 {
+            self.turn(rest);
+            self.turn(rest);
         }
     }
 
@@ -138,6 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_posted_is_settled_where_nothing_is_under_way() {
+        let mut claims = Claims::default();
+        claims.claim((0, 4));
+        claims.posted(2);
+        claims.finished(0, 1, (2, 4));
+        claims.settle((2, 4));
+        assert_eq!(claims.settled(), 0, "a post is under way");
+        claims.finished(0, 1, (2, 4));
+        claims.settle((2, 4));
+        assert_eq!((claims.settled(), claims.take_unsettled()), (2, vec![(2, 4)]));
+    }
+
+    #[test]
     fn unsettled_slices_are_posted_again() {
         let mut claims = Claims::default();
         claims.claim((0, 4));
@@ -147,7 +165,7 @@ mod tests {
         claims.posted(1);
         let mut again = claims.take_unsettled();
         again.sort();
-        assert_eq!(again, [(1, 4), (8, 12)]);
-        assert_eq!(claims.settled(), 1);
+        assert_eq!(again, [(0, 1), (1, 4), (8, 12)]);
+        assert_eq!(claims.settled(), 0);
     }
 }

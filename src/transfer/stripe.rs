@@ -172,6 +172,9 @@ impl Stripe {
     }
 
     pub fn spoil(&mut self) {
+        if !self.spoilt {
+            self.claims.settle((self.next, self.end));
+        }
         self.spoilt = true;
         self.speculative = false;
     }
