@@ -80,6 +80,9 @@ if [ "$what" != figures ]; then
             PYTORCH_CUDA_ALLOC_CONF=$allocator run "gpu_pages.py.$allocator" "${own[@]}" timeout -k 5 90 \
                 python3 tests/gpu_pages.py
         done
+        for fabric in host tcp; do
+            WEFT_TEST_FABRIC=$fabric run "gpu_kernels.py.$fabric" "${own[@]}" timeout -k 5 90 python3 python/tests/gpu_kernels.py
+        done
     fi
     unset WEFT_TEST_DEVICES
     echo "$passed passed, $failed failed, $skipped skipped"

@@ -26,7 +26,7 @@ cc -shared -fPIC -Wl,-soname,libcuda.so.1 "$scratch/cuda.c" -o "$scratch/libcuda
 cc "${flags[@]}" "$scratch/gpu_pages.o" -o "$to/tests/gpu_pages" "$to/lib/libweft.so.0" "$scratch/libcuda.so.1"
 cp examples-python/gpu_pages.py "$to/tests/"
 mkdir -p "$to/python/tests"
-cp python/tests/gpu_files.py python/tests/checkpoint_figures.py "$to/python/tests/"
+cp python/tests/{gpu_files,gpu_kernels,support,checkpoint_figures}.py "$to/python/tests/"
 python3 python/build_native.py
 cp -r python/src/libweft "$to/python/"
 
