@@ -50,7 +50,7 @@ t: ## The C tests with T in their names, seconds after a change: make t T=transf
 	@$(MAKE) --no-print-directory lib-simulated PROFILE=dev
 	@WEFT_TEST_SIMULATED=1 ffi-tests/run $(TARGET)/debug '$(T)'
 
-test: ## Runs the tests that find regressions, in a quarter of an hour; ends with how many passed and failed
+test: ## Runs the tests that find regressions, in 25 minutes on two cores; ends with how many passed and failed
 	@tools/need.sh test
 	@$(MAKE) --no-print-directory tested examples
 	@tools/test.sh $(TARGET)/release $(EXAMPLES)/random_fill
@@ -150,7 +150,7 @@ lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMM
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
 
-test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an hour; SHORT=1: a few minutes; T=a part of the tests' names; CHAOS=5: minutes of chaos instead
+test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): half an hour on two quiet cores; SHORT=1: a few minutes; T=a part of the tests' names; CHAOS=5: minutes of chaos instead
 	@tools/need.sh verbs || [ -n "$(SHORT)" ]
 	@$(MAKE) --no-print-directory lib
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
