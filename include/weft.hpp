@@ -77,7 +77,15 @@
 
 #include "weft.h"
 
+/* Names of their own in each mode: a program may have parts of both, and what is linked must not take a function of the other. */
+#if defined(__cpp_exceptions)
+#define WEFT_MODE throws
+#else
+#define WEFT_MODE aborts
+#endif
+
 namespace weft {
+inline namespace WEFT_MODE {
 
 using completion = weft_completion;
 using peer = weft_peer;
@@ -185,6 +193,7 @@ private:
     std::size_t size_ = 0;
 };
 
+} // namespace WEFT_MODE
 } // namespace weft
 
 #if defined(__cpp_lib_ranges)
@@ -194,6 +203,7 @@ template <class T> inline constexpr bool std::ranges::enable_view<weft::span<T>>
 #endif
 
 namespace weft {
+inline namespace WEFT_MODE {
 
 /** Bytes that lie elsewhere: of a string, or a vector of plain data. */
 class bytes {
@@ -1264,6 +1274,9 @@ inline std::string topology()
         [](char *to, std::size_t room, std::size_t *len) { return weft_topology(to, room, len); });
 }
 
+} // namespace WEFT_MODE
 } // namespace weft
+
+#undef WEFT_MODE
 
 #endif // WEFT_HPP
