@@ -397,8 +397,10 @@ static void wait_for_team(const struct team *team)
         if (bad || skipped) {
             sleep_ms(bad ? 200 : 0); /* the others may report the reason */
             for (int r = 0; r < team->size; r++)
-                if (team->board->pid[r] > 0)
+                if (team->board->pid[r] > 0) {
+                    team->board->may_die[r] = true;
                     kill(team->board->pid[r], SIGKILL);
+                }
         }
     }
     if (bad || skipped) {
