@@ -18,6 +18,7 @@ libdir=usr/lib/$(gcc -print-multiarch)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
+rm -f "$into"/{libweft0,libweft-dev,python3-libweft,weft-tools}_*_"$machine".deb
 TOOLS=1 WEFT_CMAKE_FLAGS="-DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=${libdir#usr/}" tools/dist.sh "$scratch" $glibc
 # After the build: cargo compiles ring, and what depends on it, again when this variable changes.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(of_commit %ct)} DPKG_DEB_THREADS_MAX=1

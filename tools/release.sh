@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 into=target/release-$version
+commit=$(git rev-parse HEAD)
 machines=${MACHINES:-$(uname -m)}
 
 missing=()
@@ -26,6 +27,7 @@ fi
 
 [ -n "${NO_TESTS:-}" ] || .ci/run
 tools/crate.sh package # .ci/run has tested it, and the licences
+rm -f target/{wheels,deb}/*"$version"*.{whl,deb} target/dist/weft-*.tar.xz # also of machines that are not built today
 make wheels MACHINES="$machines"
 make reproducible
 make deb test-deb
@@ -35,6 +37,7 @@ mkdir -p "$into"
 cp target/wheels/libweft*-"$version"-*.whl target/deb/*_"$version"_*.deb target/dist/weft-"$version"-*.tar.xz target/crate/target/package/*.crate "$into/"
 awk -v heading="## [$version]" 'index($0, heading) == 1 { on = 1; next } /^## / { on = 0 } on' CHANGELOG.md >"$into/NOTES.md"
 (cd "$into" && sha256sum -- *.whl *.deb *.tar.xz *.crate >SHA256SUMS)
+[ "$(git rev-parse HEAD)" = "$commit" ] || { echo "HEAD has moved: $commit was built" >&2; exit 1; }
 git tag -a "v$version" -m "Weft $version"
 
 cat <<EOT
