@@ -227,7 +227,7 @@ static void every_fabric_says_what_is_known(void)
     for (; weft_lane_info(duo.a->endpoint, duo.a_to_b, index, &lane) == WEFT_OK; index++) {
         written += lane.bytes_written;
         up += lane.up;
-        CHECK(strcmp(peer.fabric, "tcp") == 0 || (lane.bytes_sent == 0 && lane.bytes_received == 0 && lane.retransmits == 0));
+        CHECK(strcmp(fabric(), "tcp") == 0 || (lane.bytes_sent == 0 && lane.bytes_received == 0 && lane.retransmits == 0));
     }
     CHECK_EQ(up, peer.lanes);
     CHECK_EQ(written, LEN);
