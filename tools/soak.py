@@ -7,7 +7,7 @@ Each process has, for each fabric, a server, which gives memory and a file to an
 servers of the other three. Every second it also has a brief client: a new endpoint that connects to one server,
 transfers, and closes or disconnects. Every ten seconds one more process, with clients of two servers, is killed. Clients
 transfer in all ways; both sides compare the bytes. In every tenth second there are no brief clients, and each process is
-measured: resident memory, descriptors, threads. The first ten minutes are not judged.
+measured: resident memory, descriptors, threads. The first 45 minutes are not judged (`settled`).
 
 Every minute a line has the figures so far. At the end target/figures has soak_rss_slope_kb_per_h (the steepest of the
 four, by least squares) and soak_descriptors (by how many descriptors, or threads, a process grew); if both are within
@@ -270,7 +270,7 @@ def measured():
 
 def live(pipe, number, warmup):
     """One of the four processes: servers, clients that stay, and a brief one each second but the tenth. A server remembers the
-    last 1,024 peers that ended, with what they had; so that these are alike when it is judged, each has some 1,400 in the warm-up."""
+    last 1,024 peers that ended, with what they had: each has some 1,400 in the warm-up."""
     servers = [Server(fabric) for fabric in FABRICS]
     pipe.send([server.endpoint.address for server in servers])
     addresses = pipe.recv()  # of each process, for each fabric
@@ -326,6 +326,9 @@ def main():
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target"))
     (target / "soak").unlink(missing_ok=True)
     warmup = min(600, seconds / 3)
+    # Of the peers that a server remembers after the warm-up few were killed, and later a fifth of the first process's. It gets one
+    # in two seconds, so that it has forgotten all of the warm-up by then.
+    settled = min(2700, seconds / 2)
     spawn = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for number in range(PROCESSES):
@@ -349,7 +352,7 @@ def main():
         killed += 1
         last = [pipe.recv() for pipe in pipes]  # EOFError: that process has failed, and said why
         now = time.monotonic() - began
-        if min(sample["second"] for sample in last) > warmup:  # later than that by the clock, on a machine with much load
+        if min(sample["second"] for sample in last) > settled:  # later than that by the clock, on a machine with much load
             for of_one, sample in zip(samples, last):
                 of_one.append((now, sample))
         if len(samples[0]) > 2:
@@ -363,7 +366,7 @@ def main():
         if wrong:
             sys.exit("bytes were not what had been written")
     if not figures:
-        sys.exit(f"{len(samples[0])} measurements after the first {warmup / 60:.0f} minutes: 3 are needed, {PERIOD} s apart")
+        sys.exit(f"{len(samples[0])} measurements after the first {settled / 60:.0f} minutes: 3 are needed, {PERIOD} s apart")
     out = target / "figures"
     out.mkdir(parents=True, exist_ok=True)
     for name, value in figures.items():
