@@ -151,6 +151,22 @@ class Saves(unittest.TestCase):
         self.assertEqual([(step.step, step.missing) for step in ranks[0].steps()], [(1, []), (2, []), (3, [])])
         self.assertEqual(ranks[0].contents(), [("w", "U8", (ROWS, ROW), ROWS * ROW)])
 
+    def test_a_file_has_no_more_tensors_than_a_load_can_register(self) -> None:
+        _, manifests = self.stores(1)
+        rank = self.rank(manifests)
+        rank.save(1, {str(i): bytes([i % 251]) for i in range(66_000)}).wait(60)
+        wanted = {str(i): bytearray(1) for i in (0, 65_999)}
+        rank.load(wanted)
+        self.assertEqual(wanted, {"0": b"\0", "65999": bytes([65_999 % 251])})
+
+    def test_many_small_tensors_leave_the_bytes_spread_over_the_stores(self) -> None:
+        _, manifests = self.stores(2)
+        rank, wanted = self.rank(manifests), empty(0, ROWS)
+        with unittest.mock.patch("libweft.checkpoint._saving.MOST", 3):
+            rank.save(1, [*(Shard(str(i), "U8", (1,), 0, 1, b"1") for i in range(10)), shard(0, ROWS)]).wait(60)
+        self.assertEqual([max(path.stat().st_size for path in self.folder.glob(f"{store}/1/rank*")) // (8 << 20) for store in (0, 1)], [1, 1])
+        self.assertEqual((len(self.files(1)), rank.load([wanted]), wanted.buffer, rank.verify()), (5, 1, rows(0, ROWS), []))
+
     def test_checksums_are_joined(self) -> None:
         data = os.urandom(2 * PIECE + 12345)
         for length in (0, 1, PIECE, 2 * PIECE + 1):

@@ -244,8 +244,8 @@ class Checkpoints:
             raise ValueError(f"manifests[{self._older[0]}] is of a store of another version, which can be loaded from, but not saved to")
         shards = shards_from(tensors, once=True)
         synchronize(shard.buffer for shard in shards)
-        files = [File(f"{name}-{k}", part, [(self.rank + k + c) % count for c in range(self._copies)])
-                 for k, part in enumerate(spread(shards, count))]
+        files = [File(f"{name}-{number}", part, [(self.rank + store + c) % count for c in range(self._copies)])
+                 for number, (store, part) in enumerate(spread(shards, count))]
         with self._lock:
             if self._last is not None:
                 self._last._thread.join()

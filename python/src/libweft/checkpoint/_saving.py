@@ -32,6 +32,8 @@ BLOCK = 4096
 #: Lists of runs that each store reads at once of a copy, and pieces that are as long as one of them, with one rank, and at least;
 #: runs in each.
 DEPTH, BATCH, LEAST, RUNS = 4, 8, 2, 256
+#: Tensors in a file: each is a range of the memory that a load registers of it, and those have a limit.
+MOST = 32_768
 #: Bytes per second that any disk reads or flushes.
 SLOWEST = 50e6
 
@@ -82,8 +84,9 @@ class File:
         return f"{self.name}.{hash_of(bytes(self.header))}.safetensors"
 
 
-def spread(shards: Sequence[Shard], count: int) -> List[List[Shard]]:
-    """About as many bytes for each of `count` files; tensors are cut between rows. Small ones are not cut at all."""
+def spread(shards: Sequence[Shard], count: int) -> List[Tuple[int, List[Shard]]]:
+    """Files, each with the first of its `count` stores, for which they have about as many bytes. Tensors are cut between rows;
+    small ones are not cut at all."""
     room = share = max(-(-sum(weights.length_of(s.buffer) for s in shards) // count), PIECE)
     files: List[List[Shard]] = [[]]
     for shard in shards:
@@ -100,7 +103,7 @@ def spread(shards: Sequence[Shard], count: int) -> List[List[Shard]]:
             begin += rows
             if begin >= shard.end:
                 break
-    return files
+    return [(store, of_store[at:at + MOST]) for store, of_store in enumerate(files) for at in range(0, max(len(of_store), 1), MOST)]
 
 
 def part(buffer: Any, offset: int, length: int) -> Any:
