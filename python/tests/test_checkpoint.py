@@ -18,7 +18,7 @@ import time
 import unittest
 import unittest.mock
 import zlib
-from typing import Any, Dict, List, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Tuple
 
 import checkpoint_kills
 from support import FABRIC
@@ -357,6 +357,22 @@ class Saves(unittest.TestCase):
         wanted = empty(3, ROWS)
         rank.load([wanted])
         self.assertEqual(wanted.buffer, rows(3, ROWS))
+
+    def test_each_file_is_loaded_from_the_store_that_has_it_whole(self) -> None:
+        _, manifests = self.stores(2)
+        rank = self.rank(manifests, copies=2)
+        damages: List[Callable[[BinaryIO], object]] = [
+            lambda file: file.write(bytes(30)), lambda file: file.truncate(30), lambda file: file.truncate(PIECE)]
+        for step, damage in enumerate(damages):
+            rank.save(step, [shard(0, ROWS)]).wait(60)
+            for number in range(2):  # of each store one
+                (path,) = self.folder.glob(f"{number}/{step}/rank0-{number}.*")
+                with open(path, "r+b") as file:
+                    damage(file)
+            with self.subTest(step):
+                wanted = empty(3, ROWS)
+                rank.load([wanted])
+                self.assertEqual(wanted.buffer, rows(3, ROWS))
 
     def test_bytes_that_have_changed_are_an_error(self) -> None:
         _, manifests = self.stores(1)

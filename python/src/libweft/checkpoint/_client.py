@@ -444,7 +444,7 @@ class Checkpoints:
     def _load(self, found: Step, shards: Sequence[Shard], verify: bool, progress: Optional[Progress]) -> None:
         try:
             self._load_from(dict.fromkeys(range(self._count), list(found.files)), found.step, shards, verify, progress)
-        except ChangedError:
+        except (ChangedError, StoreError):  # which a damaged file of each store is, too
             good = self._good(found)
             if good is None:
                 raise
@@ -474,9 +474,9 @@ class Checkpoints:
                 self._answers("release", [store], name=offer["held"])
 
     def _good(self, found: Step) -> Optional[Dict[int, List[str]]]:
-        """The files on each store that are what was saved: the stores read them again. None: there are no copies."""
-        there = {store: [name for name, size in steps.get(found.step, (None, {}))[1].items() if found.files.get(name) == size]
-                 for store, steps in self._everywhere().items()}
+        """The files on each store that are what was saved: the stores read them again. None: not all are there, or all only once."""
+        everywhere = {store: steps.get(found.step, (None, {}))[1] for store, steps in self._everywhere().items()}
+        there = {store: [name for name, size in of_store.items() if found.files.get(name) == size] for store, of_store in everywhere.items()}
 
         def good(store: int) -> List[str]:
             names = []
@@ -488,7 +488,9 @@ class Checkpoints:
                 pass  # and of its other files there is no answer, either
             return names
 
-        if sum(map(len, there.values())) == len({name for names in there.values() for name in names}):
+        if {name for names in there.values() for name in names} != set(found.files):
+            return None
+        if sum(name in found.files for of_store in everywhere.values() for name in of_store) == len(found.files):
             return None
         with ThreadPoolExecutor(8, "weft-checks") as pool:
             checked = dict(zip(there, pool.map(good, there)))
