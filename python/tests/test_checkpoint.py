@@ -372,7 +372,17 @@ class Saves(unittest.TestCase):
             with self.subTest(step):
                 wanted = empty(3, ROWS)
                 rank.load([wanted])
-                self.assertEqual(wanted.buffer, rows(3, ROWS))
+                self.assertEqual((wanted.buffer, rank.contents()), (rows(3, ROWS), [("w", "U8", (ROWS, ROW), ROWS * ROW)]))
+
+    def test_contents_are_whole_or_an_error(self) -> None:
+        _, manifests = self.stores(2)
+        rank = self.rank(manifests)
+        rank.save(1, [shard(0, ROWS), Shard("b", "U8", (3,), 0, 3, b"123")]).wait(60)
+        (path,) = self.folder.glob("1/1/rank*")
+        with open(path, "r+b") as file:
+            file.write(bytes(30))
+        with self.assertRaisesRegex(StoreError, r"the store of manifests\[1\]: offer: .* is not what was saved"):
+            rank.contents()
 
     def test_bytes_that_have_changed_are_an_error(self) -> None:
         _, manifests = self.stores(1)

@@ -406,7 +406,14 @@ class Checkpoints:
     def contents(self, step: Optional[int] = None) -> List[Tuple[str, str, Tuple[int, ...], int]]:
         """Name, dtype, shape and bytes of each whole tensor of a step; None: of the last one."""
         found, tensors = self._step(step), {}
-        for offer in self._answers("offer", step=found.step, files=list(found.files)).values():
+        failed: List[StoreError] = []
+        offers = self._answers("offer", range(self._count), failed, step=found.step, files=list(found.files))
+        if failed and not set(found.files) <= {name for store, files in self._files(found).items() if store in offers for name in files}:
+            good = self._good(found)
+            if good is None:
+                raise failed[-1]
+            offers = {store: self._call(store, "offer", step=found.step, files=names) for store, names in good.items()}
+        for offer in offers.values():
             for name, dtype, shape, _, _, row in offer["shards"]:
                 tensors[name] = (name, dtype, tuple(shape), row * (shape[0] if shape else 1))
         return list(tensors.values())
@@ -473,10 +480,15 @@ class Checkpoints:
             for store, offer in offers.items():
                 self._answers("release", [store], name=offer["held"])
 
+    def _files(self, found: Step) -> Dict[int, Dict[str, int]]:
+        """The files of a step, and their sizes, on each store that answers."""
+        return {store: {name: size for name, size in steps.get(found.step, (None, {}))[1].items() if name in found.files}
+                for store, steps in self._everywhere().items()}
+
     def _good(self, found: Step) -> Optional[Dict[int, List[str]]]:
         """The files on each store that are what was saved: the stores read them again. None: not all are there, or all only once."""
-        everywhere = {store: steps.get(found.step, (None, {}))[1] for store, steps in self._everywhere().items()}
-        there = {store: [name for name, size in of_store.items() if found.files.get(name) == size] for store, of_store in everywhere.items()}
+        files = self._files(found)
+        there = {store: [name for name, size in of_store.items() if found.files[name] == size] for store, of_store in files.items()}
 
         def good(store: int) -> List[str]:
             names = []
@@ -490,7 +502,7 @@ class Checkpoints:
 
         if {name for names in there.values() for name in names} != set(found.files):
             return None
-        if sum(name in found.files for of_store in everywhere.values() for name in of_store) == len(found.files):
+        if sum(map(len, files.values())) == len(found.files):
             return None
         with ThreadPoolExecutor(8, "weft-checks") as pool:
             checked = dict(zip(there, pool.map(good, there)))
