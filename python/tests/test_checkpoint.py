@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Callable, Dict, List, Tuple
 
 import checkpoint_kills
 from support import FABRIC
-from libweft import Access, ConnectionFailedError, TimedOutError, c
+from libweft import Access, ConnectionFailedError, Memory, TimedOutError, c
 from libweft._safetensors import header_for, placed
 from libweft.checkpoint import ChangedError, Checkpoints, Shard, Store, StoreError
 from libweft.checkpoint import __main__ as commands
@@ -452,6 +452,25 @@ class Saves(unittest.TestCase):
             second._call(0, "sums", step=1, name="a.tmp", places=[])
             second._call(0, "commit", step=1, manifest={"format": 1, "step": 1, "number": 1, "files": {}})
             self.assertEqual((end.call_count, set(store._held)), (5, {"1/a.tmp"}))
+
+    def test_what_did_not_end_is_still_read_by_others(self) -> None:
+        (store,), manifests = self.stores(1)
+        ranks = [self.rank(manifests) for _ in range(3)]
+        ranks[0].save(1, {"a": b"123"}).wait(60)
+
+        def offer(rank: Checkpoints) -> str:
+            return str(rank._call(0, "offer", step=1, files=list(rank.steps()[0].files), names=["a"])["held"])
+
+        hangs = unittest.mock.patch.object(Memory, "deregister", side_effect=TimedOutError(c.ERR_TIMED_OUT, "a disk that hangs"))
+        first = offer(ranks[0])
+        with hangs, self.assertRaisesRegex(OSError, "a disk that hangs"):
+            ranks[0]._call(0, "release", name=first)
+        held = [offer(rank) for rank in ranks[1:]]
+        ranks[0]._call(0, "release", name=first)
+        for number, rank in enumerate(ranks[1:]):
+            self.assertEqual([users for _, users in store._read.values()], [2 - number])
+            rank._call(0, "release", name=held[number])
+        self.assertEqual((store._read, store._held, store._endpoint._memories), ({}, {}, set()))
 
     def test_a_finished_file_that_has_changed_is_written_again(self) -> None:
         _, manifests = self.stores(1)

@@ -291,14 +291,17 @@ class Store:
             self._read[path] = memory, users + 1
             return memory
 
-    def _read_no_more(self, path: str) -> None:
+    def _read_no_more(self, path: str, last: List[Memory]) -> None:
+        """`last`: of one reader, empty at first. It takes the registration if there is no other reader, so that a repeated call
+        deregisters that one, and not a later one of the same path."""
         with self._lock:
-            memory, users = self._read[path]
-            if users > 1:
-                self._read[path] = memory, users - 1
-                return
-            del self._read[path]
-        memory.deregister()
+            if not last:
+                memory, users = self._read.pop(path)
+                if users > 1:
+                    self._read[path] = memory, users - 1
+                    return
+                last.append(memory)
+        last[0].deregister()
 
     def _ended(self, peer: int) -> None:
         for name in [name for name, (holder, _) in list(self._held.items()) if holder == peer]:
@@ -499,7 +502,7 @@ class Store:
         try:
             for path, has in used.items():
                 memories.append(self._reads(path, has))
-                ends.append(functools.partial(self._read_no_more, path))
+                ends.append(functools.partial(self._read_no_more, path, []))
         finally:
             self._hold(peer, held, *ends)
         return {**weights.offer(self._endpoint, shards, memories, places), "sums": sums, "held": held}
