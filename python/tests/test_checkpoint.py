@@ -27,7 +27,7 @@ from libweft._safetensors import header_for, placed
 from libweft.checkpoint import ChangedError, Checkpoints, Shard, Store, StoreError
 from libweft.checkpoint import __main__ as commands
 from libweft.checkpoint._saving import RUNS, Writer
-from libweft.checkpoint._store import PIECE, _Filled
+from libweft.checkpoint._store import PIECE, _Ends, _Filled
 from libweft.checkpoint._whole import joined
 
 OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
@@ -471,6 +471,32 @@ class Saves(unittest.TestCase):
             self.assertEqual([users for _, users in store._read.values()], [2 - number])
             rank._call(0, "release", name=held[number])
         self.assertEqual((store._read, store._held, store._endpoint._memories), ({}, {}, set()))
+
+    def test_a_commit_waits_for_no_end_that_waits_for_it(self) -> None:
+        (store,), manifests = self.stores(1)
+        reader, rank = self.rank(manifests), self.rank(manifests)
+        rank.save(1, {"a": b"123"}).wait(60)
+        held = reader._call(0, "offer", step=1, files=list(rank.steps()[0].files), names=["a"])["held"]
+        (peer, ends), began, goes_on = store._held[held], threading.Event(), threading.Event()
+
+        def slow() -> None:
+            began.set()
+            goes_on.wait(60)
+
+        store._held[held] = peer, _Ends(slow, ends)
+        ending = threading.Thread(target=store._ended, args=(peer,), daemon=True)
+        ending.start()
+        began.wait(60)
+        store._gone.add(peer)
+        commit = threading.Thread(target=rank._call, args=(0, "commit"), daemon=True, kwargs={
+            "step": 2, "manifest": {"format": 1, "step": 2, "number": 1, "files": {}}})
+        commit.start()
+        while store._gone:
+            time.sleep(0.01)
+        goes_on.set()
+        for thread in (ending, commit):
+            thread.join(5)
+        self.assertEqual((ending.is_alive(), commit.is_alive(), held in store._held), (False, False, False))
 
     def test_a_finished_file_that_has_changed_is_written_again(self) -> None:
         _, manifests = self.stores(1)

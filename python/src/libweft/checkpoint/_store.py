@@ -411,6 +411,9 @@ class Store:
     def _commit(self, peer: int, step: int, manifest: Dict[str, Any]) -> None:
         """Every file is on the disk of its stores before the first of them is asked for this. `manifest` names them all; those
         that are here are looked at."""
+        for gone in list(self._gone):  # not under the lock, for which an end that is under way may wait
+            self._gone.discard(gone)
+            self._ended(gone)
         with self._lock:
             folder, path = self._path(step), self._path(step, MANIFEST)
             for name, size in manifest["files"].items():
@@ -430,9 +433,6 @@ class Store:
                 os.fsync(file.fileno())
             os.rename(path + UNFINISHED, path)
             self._sync(step)
-            for gone in list(self._gone):
-                self._gone.discard(gone)
-                self._ended(gone)
             for name in manifest["files"]:
                 self._held.pop(f"{step}/{name}", None)
             self._clean(step, set(manifest["files"]))
