@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -92,8 +93,10 @@ class Transport(TensorTransportManager):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._endpoint: Optional[Endpoint] = None
-        self._memories: Dict[str, Memory] = {}
-        self._fetches: Dict[str, Fetch] = {}
+        #: Of each object; a task that Ray repeats registers its arrays again.
+        self._memories: Dict[str, List[Memory]] = {}
+        #: Those that Ray still has.
+        self._fetches: "weakref.WeakValueDictionary[str, Fetch]" = weakref.WeakValueDictionary()
         self._aborted: List[str] = []
 
     def endpoint(self) -> Endpoint:
@@ -138,7 +141,7 @@ class Transport(TensorTransportManager):
         endpoint = self.endpoint()
         memory = endpoint.register(filled, access=Access.REMOTE_READ)
         with self._lock:
-            self._memories[obj_id] = memory
+            self._memories.setdefault(obj_id, []).append(memory)
         return Metadata(meta, device, endpoint.address, memory.export())
 
     def fetch_multiple_tensors(self, obj_id: str, tensor_transport_metadata: Any, communicator_metadata: Any,
@@ -185,8 +188,8 @@ class Transport(TensorTransportManager):
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: Any, tensors: List[Any]) -> None:
         with self._lock:
-            memory = self._memories.pop(obj_id, None)
-        if memory is not None:
+            memories = self._memories.pop(obj_id, [])
+        for memory in memories:
             memory.deregister()
 
     def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:
