@@ -27,8 +27,8 @@ class Slabs(unittest.TestCase):
         self.pages = bytearray(b"".join(pattern(i) for i in range(8)) + bytes(8 * PAGE))
         self.memory = self.slots.endpoint.register(self.pages)
 
-    def engine(self) -> Slots:
-        slots = Slots(self.slab.manifest(), PAGE, **OPTIONS)
+    def engine(self, **options: Any) -> Slots:
+        slots = Slots(self.slab.manifest(), PAGE, **OPTIONS, **options)
         self.addCleanup(slots.close)
         return slots
 
@@ -93,6 +93,22 @@ class Slabs(unittest.TestCase):
         self.assertEqual(found, [True] * 4)
         self.assertEqual(self.slots.get(["a", "b", "c", "d"], self.memory, [8, 9, 10, 11]), [True] * 4)
         self.assertEqual([self.page(8 + i) for i in range(4)], [pattern(i) for i in range(4)])
+
+    def test_a_key_can_be_put_again_after_a_grant_that_came_too_late(self) -> None:
+        hasty, grant = self.engine(timeout=0.2), self.slab._grant
+
+        def slowly(*given: Any) -> Any:
+            time.sleep(0.5)
+            return grant(*given)
+
+        with unittest.mock.patch.object(self.slab, "_grant", slowly), self.assertRaises(TimeoutError):
+            hasty.put(["a", "b", "c"], self.memory, [0, 1, 2])
+        while not self.slab._grants:
+            time.sleep(0.01)
+        self.assertEqual(self.slots.put(["a", "b", "c", "d"], self.memory, [0, 1, 2, 3]), 1)
+        time.sleep(0.6)
+        self.assertEqual(self.slots.put(["a", "b", "c", "d"], self.memory, [0, 1, 2, 3]), 3)
+        self.assertEqual(self.slots.has(["a", "b", "c", "d"]), [True] * 4)
 
 
 class Requests(unittest.TestCase):

@@ -17,10 +17,12 @@ import argparse
 import base64
 import itertools
 import json
+import math
 import os
 import stat
 import sys
 import threading
+import time
 from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Set
 
@@ -37,12 +39,13 @@ __all__ = ["Slab", "Slots"]
 
 
 class _Grant(NamedTuple):
-    """What a peer may reach. `keys`: those that it writes; a reader's are none."""
+    """What a peer may reach. `keys`: those that it writes; a reader's are none. `until`: when a peer that writes has given it up."""
 
     peer: int
     token: bytes
     slots: List[int]
     keys: List[str]
+    until: float = math.inf
 
 
 class Slab:
@@ -113,15 +116,18 @@ class Slab:
                     self._where.move_to_end(key)
             return [key in self._where for key in keys]
 
-    def _grant(self, peer: Peer, slots: List[int], keys: List[str], access: Access) -> Dict[str, Any]:
+    def _grant(self, peer: Peer, slots: List[int], keys: List[str], access: Access, until: float = math.inf) -> Dict[str, Any]:
         number = next(self._numbers)
         token = self._endpoint.grant(self._memory, peer, self._slot, Side(slots, self._slot), access=access)
-        self._grants[number] = _Grant(peer.id, token, slots, keys)
+        self._grants[number] = _Grant(peer.id, token, slots, keys, until)
         return {"number": number, "token": token.hex()}
 
-    def _put(self, peer: Peer, keys: List[str]) -> Dict[str, Any]:
-        """Slots for those keys that are not there; of the others -1, as of those for which there is no room."""
+    def _put(self, peer: Peer, keys: List[str], seconds: float = math.inf) -> Dict[str, Any]:
+        """Slots for those keys that are not there; of the others -1, as of those for which there is no room. `seconds`: in which the
+        peer has to have the answer, then to have written, and then to have said so. Earlier versions do not say it."""
         with self._lock:
+            now = time.monotonic()
+            self._end_all(number for number, grant in self._grants.items() if grant.until < now and number not in self._over)
             if len(self._free) < len(keys):
                 self._end_all(self._over)
             slots: List[int] = []
@@ -131,7 +137,7 @@ class Slab:
                     slots.append(-1 if key in self._where or key in self._coming or key in taken else self._room())
                     if slots[-1] >= 0:
                         taken[key] = slots[-1]
-                granted = self._grant(peer, list(taken.values()), list(taken), Access.REMOTE_WRITE) if taken else {}
+                granted = self._grant(peer, list(taken.values()), list(taken), Access.REMOTE_WRITE, now + 3 * seconds) if taken else {}
             except BaseException:
                 self._free += taken.values()
                 raise
@@ -217,7 +223,7 @@ class Slots:
     def put(self, keys: Sequence[str], memory: Memory, pages: Sequence[int]) -> int:
         """Writes pages of `memory` under keys, but for those that are there, or for which there is no room. Returns how many
         were written."""
-        given = self._calls(self._peer, "put", self._timeout, keys=list(keys))
+        given = self._calls(self._peer, "put", self._timeout, keys=list(keys), seconds=self._timeout)
         chosen = [(page, slot) for page, slot in zip(pages, given["slots"]) if slot >= 0]
         if chosen:
             self._move(self.endpoint.write_pages, given, memory, chosen)
