@@ -8,7 +8,7 @@ import unittest
 from typing import Any, Tuple, Type
 
 import libweft
-from support import PAGE, Pair, pattern
+from support import PAGE, Pair, open_endpoint, pattern
 
 
 class Tensor:
@@ -193,6 +193,17 @@ class Buffers(Pair):
         gc.collect()
         # Freed already: a second time is an error.
         self.assertEqual(libweft.lib.weft_memory_free(self.here.handle, first), libweft.c.ERR_INVALID)
+
+    def test_a_block_that_outlives_all_endpoints_is_freed_by_the_next_allocation(self) -> None:
+        block = self.here.allocate(PAGE)
+        first = ctypes.addressof(ctypes.c_ubyte.from_buffer(block))
+        self.here.close()
+        self.there.close()
+        del block
+        gc.collect()
+        with open_endpoint() as another:
+            another.allocate(PAGE)
+            self.assertEqual(libweft.lib.weft_memory_free(another.handle, first), libweft.c.ERR_INVALID)
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ class Endpoint(Transfers):
 
     def allocate(self, length: int, *, node: Optional[int] = None) -> memoryview:
         """Memory that is fastest to move: zeroed, on huge pages, on a NUMA node. It is freed with
-        its last view (`numpy.frombuffer` makes one), if an endpoint is open then."""
+        its last view (`numpy.frombuffer` makes one) if an endpoint is open then, and else by the next `allocate`."""
         return allocate(self, length, node)
 
     def create_counter(self) -> Counter:

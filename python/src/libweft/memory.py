@@ -168,8 +168,18 @@ def _value(completion: Completion) -> int:
     return completion.value
 
 
+#: Memory whose last view has gone, and that no endpoint was open to free.
+_left: List[int] = []
+
+
 def allocate(endpoint: Endpoint, length: int, node: Optional[int]) -> memoryview:
     """See `Endpoint.allocate`."""
+    for first in list(_left):
+        try:
+            _left.remove(first)
+        except ValueError:
+            continue  # another thread frees it
+        _free(endpoint.opened, first)
     address = ctypes.c_void_p()
     check(lib.weft_memory_alloc(endpoint.handle, length, c.NUMA_ANY if node is None else node, ctypes.byref(address)))
     first = address.value or 0
@@ -180,7 +190,8 @@ def allocate(endpoint: Endpoint, length: int, node: Optional[int]) -> memoryview
 
 
 def _free(opened: "Dict[int, weakref.ref[Endpoint]]", address: int) -> None:
-    """By any open endpoint; without one the memory stays until the process ends."""
+    """By any open endpoint; without one by the next `allocate`."""
     for handle in list(opened):
         if lib.weft_memory_free(handle, address) == c.OK:
             return
+    _left.append(address)
