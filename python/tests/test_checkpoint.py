@@ -577,6 +577,27 @@ class Saves(unittest.TestCase):
             tensors = {str(i): bytes([i % 251]) * 100 for i in range(5 * RUNS)}
             self.rank(manifests, timeout=1).save(1, tensors, copy=False).wait(60)
 
+    def test_a_store_that_reads_what_all_ranks_have_left_is_waited_for(self) -> None:
+        (store,), manifests = self.stores(1)
+        rank = self.rank(manifests, ranks=4, timeout=0.5)
+        rank.save(1, {"a": bytes(PIECE)}).wait(60)
+        (path,) = self.files(1)
+
+        def slowly(read: Any) -> Any:
+            def reads(*given: Any, **more: Any) -> Any:
+                time.sleep(1)
+                return read(*given, **more)
+
+            return reads
+
+        with unittest.mock.patch("libweft.checkpoint._client.SLOWEST", 4 * PIECE), \
+                unittest.mock.patch.multiple(store, _use=slowly(store._use), _sums=slowly(store._sums)):
+            for left in (path, path.with_name("rank0-0.tmp")):
+                path.rename(left)
+                again = rank.save(1, {"a": bytes(PIECE)})
+                again.wait(60)
+                self.assertGreaterEqual(again.skipped, PIECE)
+
     def stopped(self, manifest: bytes, piece: int, seconds: float) -> "subprocess.Popen[str]":
         """A process that was stopped while a store reads its memory."""
         code = f"""

@@ -8,7 +8,7 @@ import functools
 import itertools
 import json
 import threading
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -207,9 +207,12 @@ class Writer:
         self._owner, self._call, self._step = owner, owner._call, step
         self._files = files
         self._copies = [Copy(file, store) for file in files for store in file.stores]
-        #: Pieces of a list; and the bytes that a disk may have to write before it is done, as all ranks save at once.
+        #: Pieces of a list; and the bytes that a disk may have to write, or to read again, before it is done with a list or a file,
+        #: as all ranks save at once.
         self._batch = max(BATCH // owner._ranks, LEAST)
-        self._load = owner._ranks * owner._copies * DEPTH * self._batch * PIECE
+        at_once = owner._ranks * max(owner._copies, *Counter(copy.store for copy in self._copies).values())
+        self._load = at_once * DEPTH * self._batch * PIECE
+        self._again = at_once * max(file.size for file in files)
 
     def write(self, where: Sequence[Sequence[Place]], saving: Saving) -> bytes:
         """Returns what `Checkpoints.commit` needs: everything is on stable storage then."""
@@ -249,10 +252,10 @@ class Writer:
         def take(copy: Copy) -> None:
             file = copy.file
             copy.whole = named[file.name] in copy.found["finished"] and self._call(
-                copy.store, "use", file.size, step=self._step, name=named[file.name])
+                copy.store, "use", self._again, step=self._step, name=named[file.name])
             if copy.found["unfinished"] and not copy.whole:
                 places = [(len(file.header) + at, length) for at, length in file.places]
-                copy.sums = self._call(copy.store, "sums", file.size, step=self._step, name=copy.found["unfinished"], places=places)
+                copy.sums = self._call(copy.store, "sums", self._again, step=self._step, name=copy.found["unfinished"], places=places)
 
         list(pool.map(find, self._copies))
         left = {copy.file for copy in self._copies if copy.found["finished"] or copy.found["unfinished"]}
