@@ -160,6 +160,21 @@ class Grants(Pair):
         with self.assertRaises(ValueError):
             self.here.write(local, remote, grant=b"short")
 
+    def test_a_grant_is_of_the_pages_that_are_named_or_of_none(self) -> None:
+        granted = self.there.register(bytearray(4 * PAGE), access=libweft.Access.GRANTED)
+        peer = next_event(self.there, libweft.PeerUp).peer
+        wrong: Any
+        for wrong, error in (
+            ({"page_length": PAGE, "pages": [1, 3], "page_count": 3}, "3 pages are to be granted, but there are 2"),
+            ({"pages": [1]}, "page_length is needed"),
+            ({"page_count": 1}, "page_length is needed"),
+            ({"layers": 2}, "page_length is needed"),
+            ({"page_length": PAGE, "pages": [1], "layers": (1 << 32) + 1}, "layers is 4294967297"),
+            ({"notify": (1 << 64) + 1}, "notify is 18446744073709551617"),
+        ):
+            with self.subTest(wrong), self.assertRaisesRegex(ValueError, error):
+                self.there.grant(granted, peer, **wrong)
+
     def test_both_sides_are_notified_of_a_failure(self) -> None:
         granted = self.there.register(bytearray(PAGE), access=libweft.Access.GRANTED)
         local, remote = self.here.register(pattern(1)), self.peer.import_memory(granted.export())

@@ -271,14 +271,20 @@ class Transfers:
         if not isinstance(memory, Memory):
             raise TypeError(f"memory is {described(memory)}: a grant is of a Memory of Endpoint.register, whose export() the peer imports")
         held: List[Any] = []
-        args, made = fill(c.GrantArgs, access=access, timeout_ns=nanoseconds(timeout)), c.GrantToken()
+        fields: Dict[str, Any] = {}
         if notify is not None:
-            args.flags, args.notify = c.NOTIFY_FAILURE, notify
+            fields.update(flags=c.NOTIFY_FAILURE, notify=notify)
         if page_length:
             side, count = _side("granted", pages, held)
-            args.pages = ctypes.pointer(side)
-            args.page_len, args.layer_count = number("page_length", page_length), number("layers", layers)
-            args.page_count = number("page_count", page_count if page_count is not None else count or 0)
+            if page_count is None:
+                page_count = count or 0
+            if count is not None and count < page_count:
+                raise ValueError(f"{page_count} pages are to be granted, but there are {count} granted pages")
+            fields.update(pages=ctypes.pointer(side), page_len=number("page_length", page_length), page_count=number("page_count", page_count),
+                          layer_count=number("layers", layers, 32))
+        elif pages is not None or page_count is not None or layers != 1:
+            raise ValueError("page_length is needed with pages, page_count or layers: a grant without it is of the whole memory")
+        args, made = fill(c.GrantArgs, access=access, timeout_ns=nanoseconds(timeout), **fields), c.GrantToken()
         check(lib.weft_grant_create(memory.handle, peer.id, args, ctypes.byref(made)))
         return bytes(made.bytes)
 
