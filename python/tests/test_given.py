@@ -175,6 +175,19 @@ class Given(Pair):
             del former
         self.assertEqual(self.target[:PAGE], pattern(6))
 
+    def test_a_registered_tensor_keeps_its_storage(self) -> None:
+        tensor = Storage(pattern(5))
+        former = weakref.ref(tensor.memory)
+        memory = self.here.register([tensor])
+        tensor.memory = ctypes.create_string_buffer(pattern(6), PAGE)  # as `p.data = other` does
+        gc.collect()
+        self.assertIsNotNone(former())
+        self.here.write(memory, self.remote).wait(20)
+        self.assertEqual(self.target[:PAGE], pattern(5))
+        memory.deregister()
+        gc.collect()
+        self.assertIsNone(former())
+
     def test_a_view_that_is_released_leaves_its_bytes_in_place(self) -> None:
         whole = bytearray(pattern(7))
         view = memoryview(whole)

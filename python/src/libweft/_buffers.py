@@ -126,6 +126,12 @@ def is_tensor(buffer: Any) -> "TypeGuard[Tensor]":
     return hasattr(buffer, "data_ptr")
 
 
+def lasting(buffer: Any) -> Any:
+    """What holds a buffer's bytes for longer than a call. A tensor may get another storage while it lives (`p.data = other`,
+    `module.half()`), which frees the former one: it stays with a second tensor."""
+    return buffer.detach() if is_tensor(buffer) and hasattr(buffer, "detach") else buffer
+
+
 def synchronize(buffers: Iterable[Any]) -> None:
     """Returns when no kernel works on any of them that is a tensor of a GPU: Weft copies in streams of its own, which wait for none
     of torch's."""

@@ -17,7 +17,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
 from . import c, log
-from ._buffers import Buffer, Held, is_tensor
+from ._buffers import Buffer, Held, is_tensor, lasting
 from ._library import lib
 from .errors import taken_back
 from .memory import Memory
@@ -150,8 +150,8 @@ def _lasting(buffer: Any) -> Tuple[bool, Optional[Held]]:
     if sys.implementation.name != "cpython":
         return False, None  # bytes may go before whoever waits for that learns of it
     if is_tensor(buffer):
-        # Whatever becomes of the tensor, its storage stays with another one, unless it is resized.
-        return True, Held(buffer.detach()) if hasattr(buffer, "detach") else None
+        other = lasting(buffer)
+        return True, Held(other) if other is not buffer else None
     if isinstance(buffer, memoryview):
         # A view may be released while it lives: what it is of is held, and not the view.
         try:

@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
 from . import c, log
-from ._buffers import Buffer, Held
+from ._buffers import Buffer, Held, lasting
 from ._library import blob, fill, lib, nanoseconds, number, octets, token
 from .errors import check, taken_back
 from .completion import Completion
@@ -39,7 +39,7 @@ class Memory:
         made = ctypes.c_void_p()
         try:
             for at, buffer in enumerate(buffers):
-                self._held.append(Held(buffer, f"buffer {at}"))
+                self._held.append(Held(lasting(buffer), f"buffer {at}"))
             readonly = next((i for i, held in enumerate(self._held) if held.readonly), None)
             if readonly is not None:
                 access = access or c.ACCESS_REMOTE_READ
