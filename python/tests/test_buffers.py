@@ -8,7 +8,7 @@ import unittest
 from typing import Any, Tuple, Type
 
 import libweft
-from support import PAGE, Pair, open_endpoint, pattern
+from support import PAGE, Pair, next_event, open_endpoint, pattern
 
 
 class Tensor:
@@ -35,6 +35,21 @@ class Tensor:
         return self.lazy
 
     is_neg = is_conj
+
+
+class OfDevice(Tensor):
+    """A tensor that the CPU cannot read."""
+
+    is_cpu = False
+
+    def data_ptr(self) -> int:
+        raise AssertionError("the CPU reads a GPU's memory")
+
+    def detach(self) -> "OfDevice":
+        return self
+
+    def cpu(self) -> Tensor:
+        return Tensor(self.memory.raw)
 
 
 class Indexes:
@@ -148,6 +163,10 @@ class Buffers(Pair):
             self.here.register([])
         with self.assertRaises(libweft.UsageError):
             self.here.register((1, PAGE))
+
+    def test_a_tensor_of_a_gpu_is_sent_from_the_host(self) -> None:
+        self.peer.send(OfDevice(pattern(1))).wait(20)
+        self.assertEqual(next_event(self.there, libweft.Message).data, pattern(1))
 
     def test_read_only_memory_cannot_be_written_by_peers(self) -> None:
         data = bytes(PAGE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional, cast
 
 from . import c
 from ._buffers import Buffer, Held
@@ -76,6 +76,8 @@ class Peer:
     def send(self, data: Buffer, *, timeout: Optional[float] = None) -> Operation[None]:
         """Sends a message of up to `libweft.c.MESSAGE_MAX` bytes, which is copied; the peer gets a
         `Message`, in order. Ends when it is in the peer's queue."""
+        if not getattr(data, "is_cpu", True):  # the library copies them with the CPU
+            data = cast(Any, data).detach().cpu()
         with Held(data, "data") as held:
             options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
             return self._endpoint._submit(f"send of {held.length} bytes, peer {self.id:#x}", lib.weft_send, (self.id, held.address, held.length), options, nothing)
