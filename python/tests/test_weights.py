@@ -372,6 +372,25 @@ class Weights(unittest.TestCase):
                 target.pull(verify=True)
             self.assertEqual((len(target.pieces), target.lost, buffer), (ROWS, {}, rows(0, ROWS)))
 
+    def test_no_source_is_lost_where_there_is_no_room_for_its_reads(self) -> None:
+        with Source([shard(0, ROWS)], **OPTIONS) as source, Source([shard(0, ROWS)], **OPTIONS) as other:
+            buffer = bytearray(ROWS * ROW)
+            with unittest.mock.patch("libweft.weights.PIECE", ROW):
+                target = Target([Shard("w", "U8", (ROWS, ROW), 0, ROWS, buffer)], [source.manifest(), other.manifest()],
+                                max_transfers=1, **OPTIONS)
+            with target:
+                target.pull(verify=True)
+                self.assertEqual((target.lost, buffer), ({}, rows(0, ROWS)))
+                with target._endpoint.create_watch() as watch, self.assertRaises(libweft.RetryError):
+                    here = target._endpoint.register(bytearray(1))
+                    waiting = target._endpoint.read(here, target._remotes[0][0], 1, start=(watch, 1))  # the program's own
+                    try:
+                        target.pull()
+                    finally:
+                        watch.value = 1
+                        waiting.wait(20)
+                self.assertEqual(target.lost, {})
+
     def test_a_plan_is_pulled_again_for_the_next_version(self) -> None:
         first = shard(0, ROWS)
         with Source([first], **OPTIONS) as source:

@@ -49,7 +49,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTup
 from ._buffers import Buffer, Held, described, synchronize
 from ._safetensors import Tensor, dtype_and_shape, dtype_of, header_for, header_of, parsed, placed, row_of, size_of
 from .endpoint import Access, Endpoint
-from .errors import ClosedError, WeftError
+from .errors import ClosedError, RetryError, WeftError
 from .events import Message, PeerDown
 from .memory import Memory, RemoteMemory
 from .operation import Operation
@@ -515,6 +515,11 @@ class Target:
                         batch = [queues[source].popleft() for _ in range(min(BATCH, len(queues[source])))]
                         try:
                             under_way.append((source, batch, self._start(source, batch)))
+                        except RetryError:  # there is no room here, which is no fault of the source
+                            if not under_way:
+                                raise
+                            queues[source].extendleft(reversed(batch))
+                            break
                         except WeftError as error:
                             self._lose(source, batch, queues, error)
                 if not under_way:
@@ -560,28 +565,37 @@ class Target:
         came_from = self._came_from
         #: Of each question: the piece, the source that was asked, and whether it was for the whole piece or a sample.
         asked: Dict[int, Tuple[int, int, bool]] = {}
-        left = ((number, source, source == came_from[number]) for number in pieces for source, _, _ in self.pieces[number].sources
-                if source == came_from[number] or source in self._remotes)
+        left = deque((number, source, source == came_from[number]) for number in pieces for source, _, _ in self.pieces[number].sources
+                     if source == came_from[number] or source in self._remotes)
+        sends: Deque[Operation[None]] = deque()
 
         def part(number: int, whole: bool) -> Tuple[int, int]:
             return (0, self.pieces[number].length) if whole else middle(self.pieces[number].length)
 
         def ask() -> None:
-            for number, source, whole in left:
-                if source in self.lost:
-                    continue
-                place, offset = next((r, o) for s, r, o in self.pieces[number].sources if s == source)
-                begin, length = part(number, whole)
-                # Of this question alone: a source that was lost may still answer an earlier one.
-                question = next(self._questions)
-                try:
-                    self._peers[source].send(json.dumps([question, place, offset + begin, length]).encode())
-                except WeftError as error:
-                    self.lost.setdefault(source, error.with_traceback(None))
-                    continue
-                asked[question] = number, source, whole
-                if len(asked) >= QUESTIONS:
-                    break
+            while left and len(asked) < QUESTIONS:
+                number, source, whole = left[0]
+                if source not in self.lost:
+                    place, offset = next((r, o) for s, r, o in self.pieces[number].sources if s == source)
+                    begin, length = part(number, whole)
+                    # Of this question alone: a source that was lost may still answer an earlier one.
+                    question = next(self._questions)
+                    try:
+                        sends.append(self._peers[source].send(json.dumps([question, place, offset + begin, length]).encode(), timeout=self._timeout))
+                    except RetryError:  # there is no room here until one has ended
+                        if not sends:
+                            raise
+                        with contextlib.suppress(WeftError):
+                            sends[0].wait()
+                        sends.popleft()
+                        continue
+                    except WeftError as error:
+                        self.lost.setdefault(source, error.with_traceback(None))
+                    else:
+                        asked[question] = number, source, whole
+                while sends and sends[0].done:
+                    sends.popleft()
+                left.popleft()
 
         open_, differing = set(pieces), []
         until = time.monotonic() + self._timeout
@@ -589,8 +603,7 @@ class Target:
             # No answer of a lost one is waited for.
             for question in [q for q, (_, source, _) in asked.items() if source in self.lost]:
                 del asked[question]
-            if len(asked) < QUESTIONS:
-                ask()
+            ask()
             if not asked:
                 break
             event = self._endpoint.wait_event(max(until - time.monotonic(), 0))
