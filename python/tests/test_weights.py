@@ -163,6 +163,24 @@ class Weights(unittest.TestCase):
                 target.pull(verify=True)
             self.assertEqual(buffer, first.buffer)
 
+    def test_an_answer_to_another_target_is_none_to_this_one(self) -> None:
+        gate, known = threading.Event(), weights.checksum
+        self.addCleanup(gate.set)
+        with Source({"a": b"12345", "b": b"54321"}, **OPTIONS) as source, libweft.Endpoint(**OPTIONS) as shared:
+            def checksum(*given: Any) -> int:
+                if threading.current_thread() is source._thread:
+                    gate.wait()
+                return known(*given)
+
+            a, b = bytearray(5), bytearray(5)
+            with unittest.mock.patch("libweft.weights.checksum", checksum), Target(
+                    {"a": a}, [source.manifest()], endpoint=shared, timeout=1) as first, Target(
+                    {"b": b}, [source.manifest()], endpoint=shared) as second:
+                with self.assertRaisesRegex(TimeoutError, "no checksum"):
+                    first.pull(verify=True)
+                second.pull(verify=True, progress=lambda *_: gate.set())
+                self.assertEqual((b, second.lost), (b"54321", {}))
+
     def test_an_exception_of_progress_ends_a_pull(self) -> None:
         _, manifests = self.sources([(0, ROWS)])
         with unittest.mock.patch("libweft.weights.PIECE", 2 << 20):

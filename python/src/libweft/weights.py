@@ -73,6 +73,8 @@ QUESTIONS = 64
 LOOPBACK = "127.0.0.1"
 #: By the key that has its address, which no other's manifest has: what a manifest is of.
 KINDS = {"address": "Source", "checkpoints": "Store", "slab": "Slab"}
+#: Those of all targets, which may share an endpoint: each takes the answers to its own.
+_questions = itertools.count()
 #: Seconds in which a source has to say what it has.
 PATIENCE = 10.0
 
@@ -354,7 +356,6 @@ class Target:
         self._peers: Dict[int, Peer] = {}
         self._remotes: Dict[int, List[RemoteMemory]] = {}
         self._connecting: Dict[int, Operation[Peer]] = {}
-        self._questions = itertools.count()
         self._came_from: Dict[int, int] = {}
 
     def _name(self, source: int) -> str:
@@ -579,7 +580,7 @@ class Target:
                     place, offset = next((r, o) for s, r, o in self.pieces[number].sources if s == source)
                     begin, length = part(number, whole)
                     # Of this question alone: a source that was lost may still answer an earlier one.
-                    question = next(self._questions)
+                    question = next(_questions)
                     try:
                         sends.append(self._peers[source].send(json.dumps([question, place, offset + begin, length]).encode(), timeout=self._timeout))
                     except RetryError:  # there is no room here until one has ended
