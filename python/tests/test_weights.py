@@ -29,7 +29,7 @@ import weights_roundtrip
 from support import FABRIC
 import libweft
 from libweft import weights
-from libweft._safetensors import BITS, header_for, placed
+from libweft._safetensors import BITS, header_for, parsed, placed
 from libweft.weights import FileRange, Shard, Source, Target, answer_at, create, place_of, shards_of
 
 OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
@@ -285,6 +285,7 @@ class Weights(unittest.TestCase):
             for manifests, error in (
                 ([one, one[:-9]], r"manifests\[1\] is cut off"),
                 ([one, b""], r"manifests\[1\] is cut off"),
+                ([one, b"[" * 100_000], r"manifests\[1\] is cut off"),
                 ([b"[]"], r"manifests\[0\] is of something else, and one of a Source is wanted"),
                 ([b'{"format": 1, "checkpoints": "AA=="}'], r"manifests\[0\] is of a Store, and one of a Source is wanted"),
                 ([one, source.manifest()], r"manifests\[0\] and \[1\] are of the same Source"),
@@ -346,6 +347,35 @@ class Weights(unittest.TestCase):
             with Target({"b": b}, [source.manifest()], timeout=5, **OPTIONS) as target:
                 target.pull(verify=True)
             self.assertEqual(b, b"12345")
+
+    def test_a_source_that_answers_something_else_is_lost(self) -> None:
+        wrong = (b"no JSON", b"\xff", b"7", b"[1, 2, 3]", b"[[], 1]", b"[" * 100_000)
+        with Source({"b": b"12345"}, **OPTIONS) as good, libweft.Endpoint(**OPTIONS) as bad, libweft.Endpoint(
+                **OPTIONS) as other, libweft.Endpoint(**OPTIONS) as shared:
+            shards = [Shard("b", "U8", (5,), 0, 5, b"12345")]
+            offered = json.dumps(weights.offer(bad, shards, *weights.register(bad, shards, libweft.Access.REMOTE_READ))).encode()
+            said = iter(wrong)
+
+            def answer() -> None:
+                with contextlib.suppress(libweft.ClosedError):
+                    while True:
+                        event = bad.wait_event()
+                        if isinstance(event, libweft.Message):
+                            event.peer.send(next(said))
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            self.addCleanup(thread.join)
+            self.addCleanup(bad.close)
+            peer = other.connect(shared.address, timeout=10).wait()
+            for _ in wrong:
+                b = bytearray(5)
+                with Target({"b": b}, [offered, good.manifest()], endpoint=shared, timeout=5) as target:
+                    for one in wrong:
+                        peer.send(one).wait(20)
+                    target.pull(verify=True)
+                    self.assertEqual((b, set(target.lost)), (b"12345", {0}))
+                    self.assertEqual(str(target.lost[0]), "manifests[0] has sent no checksum, but something else")
 
     def test_bytes_that_no_shard_has_are_not_answered(self) -> None:
         with tempfile.NamedTemporaryFile() as file:
@@ -560,6 +590,11 @@ class Weights(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "it has no address or .*: it is something else"):
                 weights.manifest_of(f"127.0.0.1:{other.getsockname()[1]}")
             answered.result()
+
+    def test_a_header_that_is_none_is_an_error(self) -> None:
+        for text in (b"[" * 100_000, b'{"a": {"dtype": "U8", "shape": [1e999], "data_offsets": [0, 1]}}', b'{"a": {"dtype": "U8"}}'):
+            with self.subTest(text[:9]), self.assertRaisesRegex(ValueError, "a file is no safetensors file"):
+                parsed("a file", bytes(8) + text)
 
     def test_files_come_out_byte_for_byte(self) -> None:
         self.assertEqual(weights_roundtrip.failed(weights_roundtrip.files()[::10]), [])

@@ -41,7 +41,7 @@ def parsed(path: str, header: bytes) -> Tuple[Dict[str, Tensor], Dict[str, str]]
         metadata: Dict[str, str] = dict(said.pop("__metadata__", None) or {})
         tensors = {name: Tensor(str(t["dtype"]), tuple(map(int, t["shape"])), *map(int, t["data_offsets"]))
                    for name, t in said.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} is no safetensors file: {error!r}") from None
     for name, tensor in tensors.items():
         if not 0 <= tensor.begin <= tensor.end:

@@ -227,7 +227,7 @@ def said_by(manifests: Sequence[bytes], needs: str) -> List[Dict[str, Any]]:
     for number, manifest in enumerate(manifests):
         try:
             said = json.loads(manifest)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"manifests[{number}] is cut off, or no manifest: {error}") from None
         if not isinstance(said, dict) or needs not in said:
             kind = next((f"a {KINDS[key]}" for key in KINDS if isinstance(said, dict) and key in said), "something else")
@@ -618,8 +618,15 @@ class Target:
                     if peer == event.peer:
                         self.lost.setdefault(source, ConnectionError(event.reason))
             elif isinstance(event, Message):
-                question, theirs = json.loads(event.data)
-                if question not in asked or self._peers[asked[question][1]] != event.peer:
+                try:
+                    question, theirs = json.loads(event.data)
+                    known = question in asked
+                except (ValueError, TypeError, RecursionError):
+                    for source, peer in self._peers.items():
+                        if peer == event.peer:  # others of a shared endpoint may say what they like
+                            self.lost.setdefault(source, ConnectionError(f"{self._name(source)} has sent no checksum, but something else"))
+                    continue
+                if not known or self._peers[asked[question][1]] != event.peer:
                     continue  # too late: it is read from another source
                 number, source, whole = asked.pop(question)
                 piece, (begin, length) = self.pieces[number], part(number, whole)
@@ -804,7 +811,7 @@ def answer_of(place: Tuple[str, int], *needs: str) -> bytes:
         answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
     try:
         said = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if isinstance(said, dict) and "error" in said:
         raise OSError(said["error"])
