@@ -7,7 +7,7 @@ import tempfile
 import time
 import unittest
 import unittest.mock
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import libweft
 from libweft._calls import HEAD, IS_ANSWER, IS_LAST, Calls
@@ -154,13 +154,17 @@ class Requests(unittest.TestCase):
         calls = Calls(here)
         self.addCleanup(calls.close)
         peer = here.connect(there.address).wait(20)
-        for answer in (b"no JSON", b"[" * 100_000, b'{"result": 7}'):
+        wrong: List[Tuple[bytes, Any, str]] = [
+            *((answer, ConnectionError, "answer is none") for answer in (b"no JSON", b"[" * 100_000, b"7", b'["error"]', b"{}")),
+            (b'{"error": "no", "errno": 28}', OSError, "Errno 28. this: no"),
+            *((b'{"error": "no"%s}' % code, OSError, "this: no") for code in (b"", b', "errno": null', b', "errno": "28"'))]
+        for answer, error, text in (*wrong, (b'{"result": 7}', None, "")):
             call = calls.begin(peer, "this", 20)
             request = next_event(there, libweft.Message)
             number, _ = HEAD.unpack_from(request.data)
             request.peer.send(HEAD.pack(number, IS_ANSWER | IS_LAST) + answer).wait(20)
-            if answer.startswith(b"{"):
+            if error is None:
                 self.assertEqual(call.wait(), 7)
             else:
-                with self.assertRaisesRegex(ConnectionError, "answer is none"):
+                with self.subTest(answer[:9]), self.assertRaisesRegex(error, text):
                     call.wait()

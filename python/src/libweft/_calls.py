@@ -45,7 +45,8 @@ class Call:
         finally:
             self.forget()
         if "error" in answer:
-            raise OSError(answer["errno"], f"{self._do}: {answer['error']}")
+            code = answer.get("errno")
+            raise OSError(code if type(code) is int else 0, f"{self._do}: {answer['error']}")
         return answer["result"]
 
 
@@ -127,7 +128,10 @@ class Calls:
                 future = self._waiting.get((peer.id, number))  # the thread that waits may give up at any time
                 if future is not None and not future.done():
                     try:
-                        future.set_result(json.loads(whole))
+                        answer = json.loads(whole)
+                        if not isinstance(answer, dict) or not answer.keys() & {"error", "result"}:
+                            raise ValueError("it has no result")
+                        future.set_result(answer)
                     except (ValueError, RecursionError) as error:
                         _fail(future, ConnectionError(f"the peer's answer is none: {error}"))
 
