@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
 import time
 import unittest
 import unittest.mock
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Tuple
 
 import libweft
@@ -148,6 +150,32 @@ class Requests(unittest.TestCase):
             for one, peer in ((first, peers[1]), (second, peers[2])):
                 peer.send(HEAD.pack(0, IS_LAST) + request[80:]).wait(20)
                 self.assertEqual(self.answers(one), ["this"])
+
+    def test_a_peer_that_asks_for_too_much_at_once_ends_alone(self) -> None:
+        there, first, second = (self.endpoint() for _ in range(3))
+        peers = [one.connect(there.address).wait(20) for one in (first, second)]
+        gate = threading.Event()
+        served: List[int] = []
+
+        def serve(peer: libweft.Peer, given: Dict[str, Any]) -> Any:
+            served.append(given["do"])
+            gate.wait(20)
+            return given["do"]
+
+        with unittest.mock.patch("libweft._calls.MOST_WHOLES", 3), unittest.mock.patch("libweft._calls.ThreadPoolExecutor",
+                                                                                       lambda threads, name: ThreadPoolExecutor(1, name)):
+            calls = Calls(there, serve)
+            self.addCleanup(calls.close)
+            self.addCleanup(gate.set)
+            asked = [peers[1].send(HEAD.pack(number, IS_LAST) + b'{"do": 7}') for number in range(3)]
+            for operation in asked:
+                operation.wait(20)
+            for number in range(4):
+                peers[0].send(HEAD.pack(number, IS_LAST) + b'{"do": 8}').wait(20)
+            self.assertEqual(self.answers(first), [])
+            gate.set()
+            self.assertEqual([self.answers(second) for _ in asked], [[7]] * 3)
+            self.assertEqual(served, [7] * 3)
 
     def test_an_answer_that_is_none_fails_its_call(self) -> None:
         there, here = self.endpoint(), self.endpoint()

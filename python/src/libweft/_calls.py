@@ -23,7 +23,7 @@ from .peer import Peer
 #: Before each part of a request or an answer: its number, and what it is.
 HEAD = struct.Struct("<QB")
 IS_ANSWER, IS_LAST = 1, 2
-#: Bytes of a part; and what a peer may leave unfinished, in bytes and in wholes, which is more than any does.
+#: Bytes of a part; and what a peer may leave unfinished and ask for at once, in bytes and in wholes, which is more than any does.
 PART, MOST, MOST_WHOLES = 512 << 10, 256 << 20, 1024
 
 
@@ -61,6 +61,9 @@ class Calls:
         self._waiting: Dict[Tuple[int, int], Future[Any]] = {}
         #: Of each peer, what has not come to its end: by the number, and whether it is an answer.
         self._parts: Dict[int, Dict[Tuple[int, int], bytearray]] = {}
+        #: Of each peer, the requests that were not yet answered, by a number of this side.
+        self._requests: Dict[int, Dict[int, bytearray]] = {}
+        self._came = itertools.count()
         self._pool = ThreadPoolExecutor(8, "weft-calls")
         self._thread = threading.Thread(target=self._take, daemon=True)
         self._thread.start()
@@ -116,14 +119,19 @@ class Calls:
         key, parts = (number, kind & IS_ANSWER), self._parts.setdefault(peer.id, {})
         whole = parts.setdefault(key, bytearray())
         whole += data[HEAD.size:]
-        if sum(map(len, parts.values())) > MOST or len(parts) > MOST_WHOLES:
-            del self._parts[peer.id]
+        requests = self._requests.setdefault(peer.id, {})
+        all_ = [*parts.values(), *list(requests.values())]  # which other threads answer meanwhile
+        if sum(map(len, all_)) > MOST or len(all_) > MOST_WHOLES:
+            self._forget(peer.id)
             with contextlib.suppress(WeftError):  # it has ended
                 peer.disconnect()
         elif kind & IS_LAST:
             del parts[key]
             if not kind & IS_ANSWER:
-                self._do(self._answer, peer, number, whole)
+                request = next(self._came)
+                requests[request] = whole
+                # Only the number is queued: the bytes go with the peer.
+                self._do(self._answer, peer, number, requests, request)
             else:
                 future = self._waiting.get((peer.id, number))  # the thread that waits may give up at any time
                 if future is not None and not future.done():
@@ -141,21 +149,25 @@ class Calls:
         except RuntimeError:
             pass  # the interpreter ends
 
-    def _answer(self, peer: Peer, number: int, data: bytearray) -> None:
+    def _answer(self, peer: Peer, number: int, requests: Dict[int, bytearray], request: int) -> None:
+        data = requests.get(request)
+        if data is None:
+            return
         done: Future[Any] = Future()
+        answered = functools.partial(requests.pop, request, None)
         try:
             if self._serve is None:
                 raise ValueError("nothing is served here")
             result = self._serve(peer, json.loads(data))
             if isinstance(result, Future):
-                result.add_done_callback(lambda done: self._do(self._reply, peer, number, done))
+                result.add_done_callback(lambda done: self._do(self._reply, peer, number, done, answered))
                 return
             done.set_result(result)
         except Exception as error:
             done.set_exception(error)
-        self._reply(peer, number, done)
+        self._reply(peer, number, done, answered)
 
-    def _reply(self, peer: Peer, number: int, done: "Future[Any]") -> None:
+    def _reply(self, peer: Peer, number: int, done: "Future[Any]", answered: Callable[[], Any]) -> None:
         try:
             answer = {"result": done.result()}
         except Exception as error:  # whatever it is, it is the answer
@@ -165,12 +177,18 @@ class Calls:
             self._send(peer, number, IS_ANSWER, answer, 60)  # the peer may be stopped: others are not to wait for it
         except WeftError:
             pass  # it has ended
+        finally:
+            answered()
+
+    def _forget(self, peer: int) -> None:
+        self._parts.pop(peer, None)
+        self._requests.pop(peer, {}).clear()
 
     def _down(self, event: PeerDown) -> None:
         for (peer, _), future in list(self._waiting.items()):
             if peer == event.peer.id:
                 _fail(future, ConnectionError(f"the peer has ended: {event.reason}"))
-        self._parts.pop(event.peer.id, None)
+        self._forget(event.peer.id)
         self._do(self._ended, event.peer.id)
 
     def close(self) -> None:
