@@ -7,6 +7,7 @@ import signal
 import threading
 import unittest
 from typing import Any
+from unittest import mock
 
 import libweft
 from support import PAGE, Pair, next_event, open_endpoint, pattern
@@ -116,6 +117,20 @@ class Loop(Pair):
             self.assertIn("another event loop", str(caught))
 
         asyncio.run(beside())
+
+    def test_each_loop_watches_a_thread_that_leads(self) -> None:
+        progress = self.here._completions
+        self.here.poll()
+
+        async def attached(seconds: float) -> None:
+            progress.attach()
+            await asyncio.sleep(seconds)
+
+        with mock.patch.object(progress, "_lead", lambda *_: None), mock.patch.object(progress, "_watch") as watch:
+            asyncio.run(attached(0))
+            watch.assert_not_called()
+            asyncio.run(attached(0.3))
+            watch.assert_called_once()
 
     def test_a_loop_and_threads_share_an_endpoint(self) -> None:
         def blocking() -> None:

@@ -164,6 +164,7 @@ class Progress(Leader):
         loop.add_reader(self._fd, self._on_ready, loop)
         loop.call_soon(self._on_ready, loop)
         self._loop = loop
+        self._watching = False  # a loop that was closed has run no watch of it
 
     def detach(self) -> None:
         """Stops watching, before the event fd is closed."""
