@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import unittest
 import unittest.mock
 import warnings
@@ -196,7 +197,7 @@ class Ends(Pair):
 
         def noting(name: str, function: Any) -> Any:
             def note(*given: Any) -> Any:
-                called.append((name, getattr(log.inside, "now", False)))
+                called.append((name, log.within()))
                 return function(*given)
 
             return unittest.mock.patch.object(libweft.lib, name, note)
@@ -218,6 +219,34 @@ class Ends(Pair):
                     break
                 time.sleep(0.01)
         self.assertEqual(sorted(called), [(name, False) for name in names])
+
+    def test_what_goes_as_a_log_callback_begins_calls_weft_outside_it(self) -> None:
+        called: List[List[str]] = []
+
+        class Held:
+            def __init__(self) -> None:
+                self.me = self
+
+            def __del__(self) -> None:
+                log.outside(lambda: called.append([frame.name for frame in traceback.extract_stack() if frame.filename == log.__file__]))
+
+        self.addCleanup(libweft.set_log, None)
+        libweft.set_log(lambda *_: None, libweft.c.LOG_ERROR)
+        self.addCleanup(gc.set_threshold, *gc.get_threshold())
+        self.addCleanup(gc.enable)
+        gc.collect()
+        gc.disable()
+        Held()
+        gc.set_threshold(1)
+        gc.enable()
+        # From 3.12 on, what the list begins runs at the first instruction of the callback; before, as the list is made.
+        log._current(*[libweft.c.LOG_ERROR, b"", b"", None])
+        for _ in range(1000):
+            if called:
+                break
+            time.sleep(0.01)
+        self.assertEqual([name for names in called for name in names if name != "outside"], [])
+        self.assertTrue(called)
 
     def test_a_forked_child_gets_an_error_and_ends(self) -> None:
         child = os.fork()

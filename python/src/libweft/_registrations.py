@@ -48,7 +48,7 @@ class Registration(Memory):
     def __del__(self) -> None:
         given_back = False
         try:
-            given_back = not getattr(log.inside, "now", False) and self.give_back()
+            given_back = not log.within() and self.give_back()
         finally:
             if not given_back:  # a NIC may still use it, a signal handler has raised, or a log callback runs
                 self._endpoint._registrations.late.append(self)

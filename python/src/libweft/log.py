@@ -5,9 +5,11 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
+import functools
 import logging
 import os
-import threading
+import sys
+import types
 from typing import Any, Callable, Optional
 
 from . import c
@@ -25,13 +27,24 @@ _LEVELS = {
     c.LOG_TRACE: logging.DEBUG - 5,
 }
 _current: Any = None
-#: Whether this thread is in a callback, where Weft must not be called: a finalizer that runs there leaves that to others.
-inside: threading.local = threading.local()
+
+
+def _line(callback: Callback, level: int, component: bytes, message: bytes, _: Any) -> None:
+    callback(level, component.decode("utf-8", "replace"), message.decode("utf-8", "replace"))
+
+
+def within() -> bool:
+    """Whether this thread is in a log callback, where Weft must not be called. The callback's frame is looked for: a collection, and
+    with it a finalizer, may run before its first line."""
+    frame: Optional[types.FrameType] = sys._getframe()
+    while frame is not None and frame.f_code is not _line.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def outside(call: Callable[[], object]) -> None:
     """What a finalizer asks of Weft: at once, or, in a callback, in another thread."""
-    if not getattr(inside, "now", False):
+    if not within():
         call()
         return
     with contextlib.suppress(RuntimeError):  # the interpreter ends
@@ -43,16 +56,7 @@ def set_log(callback: Optional[Callback], level: int = c.LOG_DEFAULT) -> None:
     """Passes every line up to `level` to a function, in any thread; None: to stderr.
     It must be quick, and must not call Weft. Weft waits for it, and it for the interpreter."""
     global _current
-
-    def line(level: int, component: bytes, message: bytes, _: Any) -> None:
-        assert callback is not None
-        inside.now = True
-        try:
-            callback(level, component.decode("utf-8", "replace"), message.decode("utf-8", "replace"))
-        finally:
-            inside.now = False
-
-    made = c.LogCallback(line) if callback is not None else c.LogCallback()
+    made = c.LogCallback(functools.partial(_line, callback)) if callback is not None else c.LogCallback()
     check(lib.weft_log_set(level, made, None))
     _current = made  # the former callback is no longer called
 
