@@ -138,14 +138,14 @@ impl Opening {
         Opening { manual: true, spin: true, ..Opening::over(fabric) }
     }
 
-    /// Takes unset options from the other.
+    /// Takes unset options from the other, a client's: none that decides who may connect.
     pub fn or(self, other: Opening) -> Opening {
         Opening {
             fabric: self.fabric.or(other.fabric),
             rail_names: self.rail_names.or(other.rail_names),
             rails: if self.rails > 0 { self.rails } else { other.rails },
             workers: if self.workers > 0 { self.workers } else { other.workers },
-            ..other
+            ..self
         }
     }
 }
@@ -481,4 +481,17 @@ impl Drop for Endpoint {
 pub fn completions<const COUNT: usize>() -> [weft_completion; COUNT] {
     // SAFETY: the struct has only integers and pointers, for which zero is valid.
     unsafe { zeroed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_chooses_rails_and_not_the_secret() {
+        let asked = Opening { rails: 2, encrypt: true, ..Opening::over("tcp") };
+        let opening = Opening { rails: 1, ..Opening::default() }.or(asked);
+        assert!(!opening.encrypt);
+        assert_eq!((opening.fabric.as_deref(), opening.rails), (Some("tcp"), 1));
+    }
 }
