@@ -3,6 +3,7 @@
 use crate::pages::{mix, Lists};
 use ::weft::capi::memory::weft_memory_range;
 use anyhow::{bail, Result};
+use std::ops::{Deref, DerefMut};
 use std::ptr;
 
 const HUGE: usize = 2 << 20;
@@ -115,6 +116,41 @@ impl Pool {
             }
         }
         Ok(())
+    }
+}
+
+/// A pool whose pages the system gets back when it is dropped. The range stays mapped: an endpoint that could not be closed
+/// may still use it.
+pub struct Lent(Pool);
+
+impl Lent {
+    pub fn new(page_len: usize, pages: usize) -> Result<Lent> {
+        Pool::new(page_len, pages).map(Lent)
+    }
+}
+
+impl Deref for Lent {
+    type Target = Pool;
+
+    fn deref(&self) -> &Pool {
+        &self.0
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut Pool {
+        &mut self.0
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // Whole huge pages: one that is given back in part stays in memory. `Pool::new` has mapped them.
+        let len = self.len().next_multiple_of(HUGE);
+        // SAFETY: the range is our own mapping, and stays one.
+        if unsafe { libc::madvise(self.base().cast(), len, libc::MADV_DONTNEED) } != 0 {
+            eprintln!("weft-bench: giving {len} bytes back: {}", std::io::Error::last_os_error());
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Load;
 use crate::endpoint::{check, sized, text, Endpoint, Memory, Offer, Opening, Remote};
-use crate::memory::Pool;
+use crate::memory::Lent;
 use crate::pages::Lists;
 use crate::prometheus::Exporter;
 use ::weft::capi::completion::*;
@@ -28,7 +28,10 @@ pub struct Side {
     memory: Memory,
     remote: Remote,
     peer: weft_peer,
-    pub pool: Pool,
+    // The endpoint uses these pages, and is dropped before them.
+    pub pool: Lent,
+    /// Of the single transfers.
+    _small: Option<Lent>,
 }
 
 /// A rail, and the bytes it has carried so far.
@@ -49,7 +52,8 @@ pub struct Service {
 
 impl Side {
     pub fn open(load: &Load, opening: &Opening) -> Result<Side> {
-        let pool = Pool::new(load.page_len, load.pages_of_layer() * load.layers)?;
+        let pool = Lent::new(load.page_len, load.pages_of_layer() * load.layers)?;
+        let small = (load.small > 0).then(|| Lent::new(load.small.next_multiple_of(8), 1)).transpose()?;
         let endpoint = Arc::new(Endpoint::open(opening)?);
         // A range for each layer, and one for the single transfers.
         let len = load.pages_of_layer() * load.page_len;
@@ -57,12 +61,12 @@ impl Side {
         let mut ranges: Vec<weft_memory_range> = (0..load.layers)
             .map(|i| weft_memory_range { address: layer(i).cast(), len: len as u64 })
             .collect();
-        if load.small > 0 {
-            let small = Pool::new(load.small.next_multiple_of(8), 1)?;
+        if let Some(small) = &small {
             ranges.push(weft_memory_range { len: load.small as u64, ..small.range() });
         }
         let memory = endpoint.register_ranges(&ranges, 0)?;
-        Ok(Side { exporter: None, endpoint, memory, remote: ptr::null_mut(), peer: 0, pool })
+        let (remote, _small) = (ptr::null_mut(), small);
+        Ok(Side { exporter: None, endpoint, memory, remote, peer: 0, pool, _small })
     }
 
     /// From now on its metrics are in a file for Prometheus.
@@ -169,4 +173,21 @@ pub fn cpu_ns() -> u64 {
     };
     let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     ns(usage.ru_utime) + ns(usage.ru_stime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_side_go_back_to_the_system_with_it() {
+        let load = Load { small: 4096, ..Load::over_tcp(1, 4096, 4, 2) };
+        let side = Side::open(&load, &Opening::over("tcp")).unwrap();
+        let places = [side.pool.base(), side._small.as_ref().unwrap().base()];
+        // SAFETY: the ranges stay mapped.
+        let words = || places.map(|base| unsafe { base.cast::<u64>().read_volatile() });
+        assert!(words().iter().all(|word| *word != 0));
+        drop(side);
+        assert_eq!(words(), [0, 0], "the first word of a page that has gone back");
+    }
 }
