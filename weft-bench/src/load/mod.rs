@@ -131,6 +131,10 @@ impl Load {
     pub fn bytes_of_transfer(&self) -> u64 {
         (self.page_len * self.pages * self.layers) as u64
     }
+
+    fn bytes_in_flight(&self) -> u64 {
+        self.bytes_of_transfer() * self.in_flight as u64
+    }
 }
 
 /// Set when the user interrupts; a second interrupt ends the process at once.

@@ -19,6 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// Weft takes no longer deadlines.
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The `user_data` of the single transfers.
 pub const SMALL: usize = usize::MAX;
 
@@ -87,9 +89,8 @@ impl Side {
 
     /// Submits the transfer in a slot: its completion names the slot.
     pub fn submit(&self, load: &Load, place: usize, lists: &Lists) -> Result<()> {
-        // Slow links and many bytes take time: at least 1 MB/s is expected.
-        let len = (load.pages_of_layer() * load.page_len) as u64;
-        self.submit_within(load, place, lists, TIMEOUT + Duration::from_micros(len))
+        // The others in flight share the link with it.
+        self.submit_within(load, place, lists, deadline(load.bytes_in_flight()))
     }
 
     /// The same, with a deadline.
@@ -116,7 +117,7 @@ impl Side {
         let offset = (load.layers * load.pages_of_layer() * load.page_len) as u64;
         (args.local_offset, args.remote_offset) = (offset, offset);
         args.options.user_data = ptr::without_provenance_mut(SMALL);
-        args.options.timeout_ns = TIMEOUT.as_nanos() as u64;
+        args.options.timeout_ns = deadline(load.small as u64).as_nanos() as u64;
         match load.read {
             true => self.endpoint.read(&args),
             false => self.endpoint.write(&args),
@@ -163,6 +164,11 @@ impl Side {
     }
 }
 
+/// Slow links and many bytes take time: at least 1 MB/s is expected.
+fn deadline(bytes: u64) -> Duration {
+    (TIMEOUT + Duration::from_micros(bytes)).min(TIMEOUT_MAX)
+}
+
 /// CPU time of this process, all threads.
 pub fn cpu_ns() -> u64 {
     // SAFETY: the struct has only integers, for which zero is valid.
@@ -178,6 +184,14 @@ pub fn cpu_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deadline_of_a_transfer_counts_all_that_is_in_flight() {
+        let load = Load { layers: 80, ..Load::over_tcp(1, 1 << 20, 64, 4) };
+        let bytes = (80 << 20) * 64 * 4;
+        assert_eq!(deadline(load.bytes_in_flight()), Duration::from_micros(120_000_000 + bytes));
+        assert_eq!(deadline(1 << 40), Duration::from_secs(86_400));
+    }
 
     #[test]
     fn pages_of_a_side_go_back_to_the_system_with_it() {
