@@ -3,9 +3,12 @@
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 fn loopback(options: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft-bench"));
@@ -57,6 +60,26 @@ fn impossible_loads_are_rejected_with_a_reason() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(reason), "{said}");
     }
+}
+
+#[test]
+fn client_that_waits_for_the_serving_side_is_ended_by_a_signal() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft-bench"));
+    let place = listener.local_addr().unwrap().to_string();
+    let mut run = command.args(["run", "--connect", &place]).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut serving, mut hello) = (BufReader::new(listener.accept().unwrap().0), String::new());
+    serving.read_line(&mut hello).unwrap();
+    // SAFETY: the call takes no pointers; the process has not been waited for.
+    assert_eq!(unsafe { libc::kill(run.id() as i32, libc::SIGTERM) }, 0);
+    let begun = Instant::now();
+    let mut ended = None;
+    while ended.is_none() && begun.elapsed() < Duration::from_secs(20) {
+        thread::sleep(Duration::from_millis(20));
+        ended = run.try_wait().unwrap();
+    }
+    let _ = run.kill();
+    assert_eq!(ended.and_then(|status| status.signal()), Some(libc::SIGTERM), "{ended:?}");
 }
 
 #[test]

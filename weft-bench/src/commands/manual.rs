@@ -14,8 +14,9 @@ hosta$ weft-bench run --connect hostb:4711 --verify
 hosta$ WEFT_METRICS_SOCKET=1 ./engine & weft-bench top
 .fi
 .SH EXIT STATUS
-0 if all was done, 1 if not: stderr has the reason. `run` and `loopback` that are interrupted show what they have reached
-and end with 0; interrupted twice, with 130.
+0 if all was done, 1 if not: stderr has the reason. `run` and `loopback` that are interrupted while they measure or verify
+show what they have reached and end with 0; interrupted twice, with 130. Before they are connected an interrupt ends them
+at once.
 .SH SEE ALSO
 .BR ss (8),
 .BR fi_info (1);

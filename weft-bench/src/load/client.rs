@@ -40,8 +40,9 @@ struct Client<'a> {
 
 /// Runs a load against the server at `place`, "HOST:PORT".
 pub fn run(place: &str, load: &Load, prometheus: Option<&Path>, rates: &mut Rates) -> Result<Report> {
-    catch_interruptions();
     let Met { mut side, talk, remote_rails } = meet(place, load)?;
+    // Before this there is nothing to show: an interrupt ends the process.
+    catch_interruptions();
     side.export(prometheus)?;
     let lists = (0..load.in_flight).map(|place| load.lists(place)).collect();
     let mut client = Client { load, lists, side, talk, remote_rails, progress: Progress::new() };
@@ -133,8 +134,8 @@ impl Client<'_> {
         let mut report = self.measure(rates)?;
         rates.finish();
         if self.load.verify && !report.interrupted {
-            self.verify()?;
-            report.verified = Some(true);
+            report.verified = self.verify()?.then_some(true);
+            report.interrupted = report.verified.is_none();
         }
         Ok(report)
     }
@@ -268,18 +269,55 @@ impl Client<'_> {
         passed >= self.load.seconds * if enough { 1.0 } else { SMALL_PATIENCE }
     }
 
-    /// Each transfer once more, into wiped pages, which are verified byte by byte.
-    fn verify(&mut self) -> Result<()> {
+    /// Each transfer once more, into wiped pages, which are verified byte by byte. `false`: the user interrupted before all
+    /// was moved.
+    fn verify(&mut self) -> Result<bool> {
         if self.load.read {
             self.side.pool.wipe();
         } else {
             self.talk.ask::<()>(&Ask::Wipe)?;
         }
-        self.once()?;
+        match self.once() {
+            Err(_) if self.progress.is_interrupted() => return Ok(false),
+            moved => moved?,
+        }
         if self.load.read {
             let looked_at = self.side.pool.verify(&self.load.all_lists());
-            return looked_at.map_err(|wrong| anyhow!("wrong bytes were read: {wrong}"));
+            looked_at.map_err(|wrong| anyhow!("wrong bytes were read: {wrong}"))?;
+        } else {
+            self.talk.ask::<()>(&Ask::Verify).context("wrong bytes were written")?;
         }
-        self.talk.ask(&Ask::Verify).context("wrong bytes were written")
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Opening;
+    use crate::load::server;
+    use std::net::TcpListener;
+    use std::thread;
+
+    #[test]
+    fn interrupted_verification_is_no_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = listener.local_addr().unwrap().to_string();
+        let serves =
+            thread::spawn(move || server::serve(listener.accept().unwrap().0, &Opening::over("tcp"), None));
+        let load = Load { verify: true, opening: Opening::over("tcp"), ..Load::over_tcp(1, 4096, 8, 2) };
+        let Met { side, talk, remote_rails } = meet(&place, &load).unwrap();
+        let lists = (0..load.in_flight).map(|place| load.lists(place)).collect();
+        let mut client = Client { load: &load, lists, side, talk, remote_rails, progress: Progress::new() };
+        assert!(client.verify().unwrap());
+        INTERRUPTED.store(true, Ordering::Relaxed);
+        while !client.progress.is_interrupted() {
+            thread::sleep(WAIT);
+        }
+        let verified = client.verify();
+        INTERRUPTED.store(false, Ordering::Relaxed);
+        assert!(!verified.unwrap());
+        drop(client);
+        serves.join().unwrap().unwrap();
     }
 }
