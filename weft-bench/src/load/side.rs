@@ -82,7 +82,9 @@ impl Side {
     }
 
     pub fn connect(&mut self, offer: &Offer) -> Result<()> {
-        self.peer = self.endpoint.connect(&offer.address)?;
+        self.peer = self.endpoint.begin_connect(&offer.address)?;
+        // It ends by its own deadline, which the user may have set: up to 24 hours.
+        while self.endpoint.count(WEFT_COMPLETION_PEER_UP, u64::MAX)? == 0 {}
         self.remote = self.endpoint.import(self.peer, offer)?;
         Ok(())
     }
