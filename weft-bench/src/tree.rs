@@ -1,9 +1,9 @@
 //! The machine as a tree: NUMA node, root complex, switch, devices. Bridges with only one child are
 //! not shown.
 
+use crate::show::printable;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::net::Ipv4Addr;
 
 /// The parts of weft_topology's object that are shown.
@@ -87,26 +87,32 @@ pub fn draw(machine: &Machine) -> String {
             some => format!("this process may use {some}"),
         };
         let cpus = if node.cpus.is_empty() { "no CPUs" } else { &format!("CPUs {}; {usable}", node.cpus) };
-        line(&mut out, &format!("\nNUMA node {}: {cpus}", node.node));
+        title(&mut out, &format!("NUMA node {}: {cpus}", node.node));
         machine.branch_of(node.node).draw("", &mut out);
     }
     let elsewhere = machine.branch_of(-1);
     if !elsewhere.is_empty() {
-        line(&mut out, "\nNo NUMA node known:");
+        title(&mut out, "No NUMA node known:");
         elsewhere.draw("", &mut out);
     }
     let without: Vec<String> = machine.interfaces.iter().filter(|i| i.pci.is_none()).map(state).collect();
     if !without.is_empty() {
-        line(&mut out, &format!("\nNot on PCI: {}", without.join(", ")));
+        title(&mut out, &format!("Not on PCI: {}", without.join(", ")));
     }
     machine.draw_rails(&mut out);
     machine.draw_network(&mut out);
     out
 }
 
+/// In names of another machine's tree there may be any characters.
 fn line(out: &mut String, text: &str) {
-    out.push_str(text);
+    out.push_str(&printable(text));
     out.push('\n');
+}
+
+fn title(out: &mut String, text: &str) {
+    out.push('\n');
+    line(out, text);
 }
 
 fn state(interface: &Interface) -> String {
@@ -186,8 +192,7 @@ impl Machine {
             "libfabric" => "as libfabric lists them",
             _ => "without libfabric",
         };
-        let title = format!("\nRails that an endpoint opens by default ({}), {source}:", self.rails.len());
-        line(out, &title);
+        title(out, &format!("Rails that an endpoint opens by default ({}), {source}:", self.rails.len()));
         line(out, &format!("  {}", self.rails_why));
         for (index, worker) in self.workers.iter().enumerate() {
             let stays = if worker.pinned { "stays on" } else { "runs on" };
@@ -195,8 +200,8 @@ impl Machine {
             line(out, &format!("  worker {index} {stays} CPUs {}{node}", worker.cpus));
             for rail in &worker.rails {
                 if let Some(Rail { fabric, name, pci, .. }) = self.rails.get(*rail) {
-                    let _ =
-                        writeln!(out, "    rail {rail:2} {fabric}  {name}  {}", pci.as_deref().unwrap_or(""));
+                    let pci = pci.as_deref().unwrap_or("");
+                    line(out, &format!("    rail {rail:2} {fabric}  {name}  {pci}"));
                 }
             }
         }
@@ -229,7 +234,7 @@ impl Machine {
             }
         }
         if !lines.is_empty() {
-            line(out, "\nNetwork interfaces:");
+            title(out, "Network interfaces:");
         }
         for (names, addresses, text) in lines {
             let more = names.len().saturating_sub(NAMED);
@@ -304,6 +309,26 @@ mod tests {
         let usable = (kind == "gpu").then_some(address != "0000:06:00.0");
         json!({ "address": address, "kind": kind, "name": name, "parent": parent, "node": node,
                 "link_speed": link_speed, "link_width": link_width, "usable": usable })
+    }
+
+    #[test]
+    fn control_characters_in_names_of_another_machine_are_not_drawn() {
+        let name = "eth0\u{1b}[2J\nNUMA node 9: forged";
+        let text = draw(
+            &serde_json::from_value(json!({
+                "sysfs_root": "/other", "cpus": "0", "affinity": "0", "rails_source": "sysfs", "rails_why": name,
+                "nodes": [{ "node": 0, "cpus": "0", "usable_cpus": "0" }],
+                "devices": [{ "address": "0000:01:00.0", "kind": "nic", "name": name, "parent": "pci0000:00",
+                              "node": 0, "link_speed": null, "link_width": null, "usable": null }],
+                "interfaces": [{ "name": name, "pci": null, "up": true, "speed_mbps": null, "addresses": [],
+                                 "addresses_left_out": [], "why": name }],
+                "rails": [{ "fabric": "tcp", "name": name, "pci": null, "worker": 0 }],
+                "workers": [{ "node": 0, "cpus": "0", "pinned": false, "rails": [0] }],
+            }))
+            .unwrap(),
+        );
+        assert!(!text.contains('\u{1b}') && !text.lines().any(|line| line.starts_with("NUMA node 9")), "{text}");
+        assert!(text.matches("eth0\\u{1b}[2J\\nNUMA").count() >= 4, "{text}");
     }
 
     #[test]
