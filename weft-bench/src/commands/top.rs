@@ -303,7 +303,9 @@ impl Process {
         let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let program = printable(program.trim_end()); // a program names itself
         let rate = |name: &str, labels: Labels| {
-            let Some(before) = before else { return 0.0 };
+            // A counter that appears has counted for longer than since the last look.
+            let known = |before: &&Sample| before.matching(name, labels).next().is_some();
+            let Some(before) = before.filter(known) else { return 0.0 };
             (now.sum(name, labels) - before.sum(name, labels)).max(0.0) / (now.at - before.at).as_secs_f64()
         };
         let ends = now.matching("weft_completions_total", &[]);
@@ -515,6 +517,21 @@ mod tests {
         };
         let states = [[1, 1, 0], [0, 1, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]].map(state);
         assert_eq!(states, ["up", "handshake", "down", "no link", "no link"]);
+    }
+
+    #[test]
+    fn lane_that_appears_has_no_rate_yet() {
+        let peer = "weft_peer_up{peer=\"0x1\"} 1\n";
+        let lane = "weft_lane_up{peer=\"0x1\",rail=\"0\",remote=\"r\"} 1\n\
+                    weft_lane_retransmits_total{peer=\"0x1\",rail=\"0\",remote=\"r\"} 7\n\
+                    weft_lane_bytes_total{peer=\"0x1\",rail=\"0\",remote=\"r\",direction=\"write\"} 5000\n";
+        let begun = Instant::now();
+        let sample = |at, text: &str| Sample { at, values: parse(text) };
+        let (before, now) =
+            (sample(begun, peer), sample(begun + Duration::from_secs(1), &format!("{peer}{lane}")));
+        let process = Process::new(Path::new("/x/7-a.sock"), &now, Some(&before));
+        let lane = &process.peers[0].lanes[0];
+        assert_eq!((lane.write_bytes_per_second, lane.retransmits_per_second), (0.0, 0.0));
     }
 
     #[test]
