@@ -41,6 +41,8 @@ pub struct RailNow {
     pub fabric: String,
     pub name: String,
     pub address: String,
+    /// It is open, and its NIC has a link.
+    pub up: bool,
     pub bytes: u64,
     pub slices: u64,
 }
@@ -151,6 +153,7 @@ impl Side {
             fabric: text(&rail.fabric),
             name: text(&rail.name),
             address: text(&rail.address),
+            up: done.up == 1,
             bytes: done.bytes_written + done.bytes_read,
             slices: done.slices_written + done.slices_read,
         };

@@ -43,7 +43,7 @@ pub struct Report {
     /// Of this fabric.
     pub remote_rails: u32,
     pub rails: Vec<RailShare>,
-    /// Since the peer was connected, as `weft_lane_statistics` has them.
+    /// Since the peer was connected, as `weft_lane_statistics` has them; where our NIC has no link, the state says that.
     pub served_by: Vec<Lane>,
     /// `None`: not verified.
     pub verified: Option<bool>,
@@ -98,12 +98,15 @@ pub struct Lane {
 
 impl Lane {
     pub fn new(lane: &weft_lane_statistics, rails: &[RailNow]) -> Lane {
+        let rail = rails.get(lane.rail as usize);
+        let has_link = lane.up == 1 || rail.is_none_or(|rail| rail.up);
         Lane {
-            rail: rails.get(lane.rail as usize).map(|rail| rail.name.clone()).unwrap_or_default(),
+            rail: rail.map(|rail| rail.name.clone()).unwrap_or_default(),
             remote_address: text(&lane.remote_address),
             connection_local: text(&lane.connection_local),
             connection_remote: text(&lane.connection_remote),
-            state: text(&lane.state),
+            // The word of `top`.
+            state: if has_link { text(&lane.state) } else { "no link".to_owned() },
             bytes_written: lane.bytes_written,
             bytes_read: lane.bytes_read,
             bytes_sent: lane.bytes_sent,
@@ -228,4 +231,25 @@ pub fn table_of(lanes: &[Lane]) -> String {
         ]);
     }
     show::table(&rows, 4..10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::sized;
+
+    #[test]
+    fn lane_of_a_rail_without_a_link_says_so() {
+        let state = |up: u32, rail_up: bool| {
+            let mut lane: weft_lane_statistics = sized();
+            let state = if up == 1 { "up" } else { "handshake" };
+            lane.up = up;
+            for (to, from) in lane.state.iter_mut().zip(state.bytes()) {
+                *to = from as std::ffi::c_char;
+            }
+            let (fabric, name, address) = ("tcp".to_owned(), "eth0".to_owned(), "10.0.0.1".to_owned());
+            Lane::new(&lane, &[RailNow { fabric, name, address, up: rail_up, bytes: 0, slices: 0 }]).state
+        };
+        assert_eq!([state(1, true), state(0, true), state(0, false)], ["up", "handshake", "no link"]);
+    }
 }
