@@ -327,7 +327,10 @@ mod tests {
             }))
             .unwrap(),
         );
-        assert!(!text.contains('\u{1b}') && !text.lines().any(|line| line.starts_with("NUMA node 9")), "{text}");
+        assert!(
+            !text.contains('\u{1b}') && !text.lines().any(|line| line.starts_with("NUMA node 9")),
+            "{text}"
+        );
         assert!(text.matches("eth0\\u{1b}[2J\\nNUMA").count() >= 4, "{text}");
     }
 
