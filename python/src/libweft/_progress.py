@@ -197,11 +197,11 @@ class Progress(Leader):
                     again.cancel()
                     self._armed = True
                     return
+                if status is None:
+                    return  # the thread that leads may have taken what it has not handed out
                 if armed != c.ERR_AGAIN:
                     self._end(armed, loop)
                     status = armed
-                elif status is None:
-                    return
             if status is not None and status < 0 and status != c.ERR_AGAIN:
                 loop.remove_reader(self._fd)
                 again.cancel()
