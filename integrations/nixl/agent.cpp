@@ -117,7 +117,7 @@ nixl_status_t agent::deregister_memory(local_memory *memory)
             if (!transfers_.count(t) || std::find(t->local.begin(), t->local.end(), memory) == t->local.end())
                 continue;
             cancel(*t);
-            if (wait(*t, held))
+            if (wait(t, held) && transfers_.count(t))
                 for (weft_prepared *part : std::exchange(t->what.parts, {}))
                     weft_prepared_destroy(part);
         }
@@ -289,6 +289,7 @@ nixl_status_t agent::post(transfer &t, const std::string *notification)
         options.notify_data_len = static_cast<std::uint32_t>(notification->size());
     }
     t.failed = WEFT_OK;
+    t.refused = false;
     t.ops.clear();
     for (const weft_prepared *part : t.what.parts) {
         weft_op op = 0;
@@ -324,7 +325,7 @@ nixl_status_t agent::release(transfer *t)
 {
     std::unique_lock<std::mutex> held(lock_);
     cancel(*t);
-    if (!wait(*t, held)) {
+    if (!wait(t, held)) {
         if (std::exchange(t->refused, true))
             orphans_.push_back(t); // NIXL drops it at the second attempt
         return NIXL_ERR_REPOST_ACTIVE;
@@ -340,13 +341,15 @@ void agent::cancel(transfer &t)
             (void)!weft_op_cancel(main_.handle(), op);
 }
 
-bool agent::wait(transfer &t, std::unique_lock<std::mutex> &held)
+bool agent::wait(transfer *t, std::unique_lock<std::mutex> &held)
 {
     const std::uint64_t until = now_ns() + release_ns;
     for (;;) {
         progress();
-        expire(t);
-        if (!in_progress(t))
+        if (!transfers_.count(t)) // an orphan that has ended, or another thread has released it
+            return true;
+        expire(*t);
+        if (!in_progress(*t))
             return true;
         if (now_ns() > until)
             return false;

@@ -72,7 +72,7 @@ private:
     void all_parts_ended(transfer &t);
     void end(transfer &t, weft_status status);
     void cancel(transfer &t);
-    bool wait(transfer &t, std::unique_lock<std::mutex> &held);
+    bool wait(transfer *t, std::unique_lock<std::mutex> &held);
     void expire(transfer &t);
     void destroy(transfer *t);
 

@@ -147,6 +147,18 @@ class Faults(Case):
         self.assertNotEqual(here.finish(handle, patience=SOON), "DONE")
         here.release_xfer_handle(handle)
 
+    def test_memory_of_a_write_that_was_released_twice_is_deregistered(self):
+        for _ in range(3):
+            here, child, name = self.meet(BIG)
+            handle = here.request("WRITE", *whole(here, child), name)
+            self.assertEqual(here.finish(handle), "DONE")
+            child.signal(signal.SIGSTOP)
+            self.addCleanup(child.signal, signal.SIGCONT)
+            here.post(handle)
+            self.assertEqual(state_of(here.release_xfer_handle, handle), "nixlRepostActiveError")
+            here.release_xfer_handle(handle)
+            here.deregister_memory(here.registered)
+
     def test_memory_that_a_peer_deregisters_ends_what_uses_it(self):
         here, child, name = self.meet(1 << 20)
         handle = here.request("WRITE", *whole(here, child), name)
