@@ -11,6 +11,9 @@ namespace weft_nixl {
 namespace {
 
 const std::size_t most_early = 1024; // a peer that sends more without a handshake is no plugin
+const std::size_t most_fences = 64;  // of one peer, by Weft's limit
+// A fence waits for the peer's operations, whose deadlines are the peer's own: the longest that there is.
+const std::uint64_t fence_timeout_ns = 24 * 3600 * 1'000'000'000ull;
 
 } // namespace
 
@@ -126,12 +129,17 @@ void endpoint::take(const weft_completion &done)
         return done.kind == WEFT_COMPLETION_MESSAGE ? take_message(done.peer, std::move(bytes))
                                                     : notify(done.peer, std::move(bytes));
     }
-    case WEFT_COMPLETION_FENCE:
-        if (done.status == WEFT_OK) {
+    case WEFT_COMPLETION_FENCE: {
+        if (done.status == WEFT_OK) { // else the peer gives up at its own time
             const auto id = reinterpret_cast<std::uintptr_t>(done.user_data);
             send(done.peer, message::fenced, std::string(reinterpret_cast<const char *>(&id), sizeof id));
         }
-        return; // else the peer gives up at its own time
+        const auto found = peers_.find(done.peer);
+        if (found == peers_.end())
+            return;
+        found->second.fences--;
+        return fence(done.peer, found->second);
+    }
     case WEFT_COMPLETION_SEND:
         if (done.status != WEFT_OK && has(done.peer))
             log(level::warning, "agent %s: a message to %s failed: %s", agent_.c_str(),
@@ -161,11 +169,9 @@ void endpoint::take_message(weft_peer from, std::string bytes)
     }
     case message::notification: return notify(from, std::move(bytes));
     case message::fence: {
-        weft_op_options options = WEFT_OP_OPTIONS_INIT;
-        options.user_data = reinterpret_cast<void *>(static_cast<std::uintptr_t>(id));
-        if (weft_peer_fence(endpoint_, from, &options, nullptr) != WEFT_OK)
-            log(level::warning, "agent %s: no fence: %s", agent_.c_str(), weft_last_error());
-        return;
+        peer &known = peers_[from];
+        known.later.push_back(id);
+        return fence(from, known);
     }
     case message::fenced: return events_.fenced(id);
     }
@@ -179,6 +185,20 @@ void endpoint::notify(weft_peer from, std::string text)
         events_.notified(known.agent, std::move(text));
     else if (known.early.size() < most_early)
         known.early.push_back(std::move(text));
+}
+
+void endpoint::fence(weft_peer from, peer &known)
+{
+    while (known.fences < most_fences && !known.later.empty()) {
+        weft_op_options options = WEFT_OP_OPTIONS_INIT;
+        options.timeout_ns = fence_timeout_ns;
+        options.user_data = reinterpret_cast<void *>(static_cast<std::uintptr_t>(known.later.front()));
+        known.later.pop_front();
+        if (weft_peer_fence(endpoint_, from, &options, nullptr) == WEFT_OK)
+            known.fences++;
+        else
+            log(level::warning, "agent %s: no fence: %s", agent_.c_str(), weft_last_error());
+    }
 }
 
 void endpoint::announce(weft_peer id, peer &other)

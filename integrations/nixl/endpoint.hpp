@@ -9,6 +9,7 @@
 
 #include "parameters.hpp"
 
+#include <deque>
 #include <map>
 #include <string>
 #include <thread>
@@ -76,12 +77,15 @@ private:
         std::string agent; // "" until its handshake, unless it was connected to
         bool handshake_done = false, up = false, announced = false, on_host = false;
         std::vector<std::string> early; // notifications that came before the handshake
+        std::size_t fences = 0;         // under way; and those that it asked for beyond them
+        std::deque<std::uint64_t> later;
     };
 
     void run();
     void take(const weft_completion &done);
     void take_message(weft_peer from, std::string bytes);
     void notify(weft_peer from, std::string text);
+    void fence(weft_peer from, peer &known);
     void announce(weft_peer id, peer &other);
     void end(weft_peer id, weft_status status, const char *what);
 

@@ -159,6 +159,18 @@ class Faults(Case):
             here.release_xfer_handle(handle)
             here.deregister_memory(here.registered)
 
+    def test_many_writes_that_fail_together_leave_a_peer_connected(self):
+        here, child, name = self.meet(BIG, timeout_ms=1000)
+        kept = here.request("WRITE", *whole(here, child), name)
+        self.assertEqual(here.finish(kept), "DONE")
+        local, remote = whole(here, child)
+        handles = [here.request("WRITE", local * 10, remote * 10, name) for _ in range(200)]
+        for handle in handles:
+            here.post(handle)
+        states = [here.end(handle, patience=SOON) for handle in handles]
+        self.assertGreater(len([state for state in states if state != "DONE"]), 100)
+        self.assertEqual(here.finish(kept), "DONE")  # a prepared transfer ends with its connection
+
     def test_memory_that_a_peer_deregisters_ends_what_uses_it(self):
         here, child, name = self.meet(1 << 20)
         handle = here.request("WRITE", *whole(here, child), name)
