@@ -289,6 +289,7 @@ nixl_status_t agent::post(transfer &t, const std::string *notification)
         options.notify_data_len = static_cast<std::uint32_t>(notification->size());
     }
     t.failed = WEFT_OK;
+    t.canceled = false;
     t.refused = false;
     t.ops.clear();
     for (const weft_prepared *part : t.what.parts) {
@@ -336,9 +337,11 @@ nixl_status_t agent::release(transfer *t)
 
 void agent::cancel(transfer &t)
 {
-    if (in_progress(t))
-        for (const weft_op op : t.ops)
-            (void)!weft_op_cancel(main_.handle(), op);
+    if (!in_progress(t))
+        return;
+    t.canceled = true;
+    for (const weft_op op : t.ops)
+        (void)!weft_op_cancel(main_.handle(), op);
 }
 
 bool agent::wait(transfer *t, std::unique_lock<std::mutex> &held)
@@ -387,10 +390,13 @@ void agent::progress(std::uint64_t wait_ns)
 
 void agent::completed(transfer &t, const weft_completion &done)
 {
+    // Weft cancels all operations of a peer that `expire` disconnects.
+    const weft_status status =
+        done.status == WEFT_ERR_CANCELED && !t.canceled ? WEFT_ERR_PEER_CLOSED : done.status;
     if (done.kind == WEFT_COMPLETION_SEND)
-        return end(t, done.status);
-    if (done.status != WEFT_OK && t.failed == WEFT_OK) {
-        t.failed = done.status;
+        return end(t, status);
+    if (status != WEFT_OK && t.failed == WEFT_OK) {
+        t.failed = status;
         cancel(t);
     }
     if (--t.pending == 0)

@@ -28,6 +28,7 @@ struct transfer final : nixlBackendReqH {
     std::vector<weft_op> ops;
     std::size_t pending = 0;           // parts that have not completed
     weft_status failed = WEFT_OK;      // of the first part that failed
+    bool canceled = false;             // by this agent
     bool notify_later = false;         // by a message, when all parts have completed
     std::string notification;
     std::uint64_t fence = 0;           // the fence that the peer was asked for

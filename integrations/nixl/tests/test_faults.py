@@ -171,6 +171,20 @@ class Faults(Case):
         self.assertGreater(len([state for state in states if state != "DONE"]), 100)
         self.assertEqual(here.finish(kept), "DONE")  # a prepared transfer ends with its connection
 
+    def test_a_disconnect_ends_the_other_requests_as_such(self):
+        for operation in "WRITE", "READ":
+            here, child, name = self.meet(BIG)
+            released = here.request("WRITE", *whole(here, child), name)
+            other = here.request(operation, *whole(here, child), name)
+            self.assertEqual(here.finish(released), "DONE")
+            child.signal(signal.SIGSTOP)
+            self.addCleanup(child.signal, signal.SIGCONT)
+            for handle in released, other:
+                self.assertEqual(here.post(handle), "PROC")
+            self.assertEqual(state_of(here.release_xfer_handle, released), "nixlRepostActiveError")
+            here.release_xfer_handle(released)
+            self.assertEqual(here.end(other, patience=SOON), "nixlRemoteDisconnectError")
+
     def test_memory_that_a_peer_deregisters_ends_what_uses_it(self):
         here, child, name = self.meet(1 << 20)
         handle = here.request("WRITE", *whole(here, child), name)
