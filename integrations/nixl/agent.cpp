@@ -117,7 +117,7 @@ nixl_status_t agent::deregister_memory(local_memory *memory)
             if (!transfers_.count(t) || std::find(t->local.begin(), t->local.end(), memory) == t->local.end())
                 continue;
             cancel(*t);
-            if (wait(t, held) && transfers_.count(t))
+            if (wait(t, held, release_ns) && transfers_.count(t))
                 for (weft_prepared *part : std::exchange(t->what.parts, {}))
                     weft_prepared_destroy(part);
         }
@@ -326,9 +326,10 @@ nixl_status_t agent::release(transfer *t)
 {
     std::unique_lock<std::mutex> held(lock_);
     cancel(*t);
-    if (!wait(t, held)) {
+    // NIXL drops a request at the second attempt, whatever that returns. So the second one waits for the end.
+    if (!wait(t, held, t->refused ? parameters_.timeout_ns() + fence_ns + release_ns : release_ns)) {
         if (std::exchange(t->refused, true))
-            orphans_.push_back(t); // NIXL drops it at the second attempt
+            orphans_.push_back(t);
         return NIXL_ERR_REPOST_ACTIVE;
     }
     destroy(t);
@@ -344,9 +345,9 @@ void agent::cancel(transfer &t)
         (void)!weft_op_cancel(main_.handle(), op);
 }
 
-bool agent::wait(transfer *t, std::unique_lock<std::mutex> &held)
+bool agent::wait(transfer *t, std::unique_lock<std::mutex> &held, std::uint64_t for_ns)
 {
-    const std::uint64_t until = now_ns() + release_ns;
+    const std::uint64_t until = now_ns() + for_ns;
     for (;;) {
         progress();
         if (!transfers_.count(t)) // an orphan that has ended, or another thread has released it
@@ -419,7 +420,9 @@ void agent::all_parts_ended(transfer &t)
     if (t.failed != WEFT_OK && t.writes && main_.has(t.peer)) {
         t.fence = ++last_fence_;
         const std::string id(reinterpret_cast<const char *>(&t.fence), sizeof t.fence);
-        if (main_.send(t.peer, message::fence, id) == WEFT_OK) {
+        weft_op_options options = WEFT_OP_OPTIONS_INIT;
+        options.user_data = reinterpret_cast<void *>(static_cast<std::uintptr_t>(t.fence));
+        if (main_.send(t.peer, message::fence, id, &options) == WEFT_OK) {
             t.fence_until_ns = now_ns() + fence_ns;
             fences_[t.fence] = &t;
             return;
@@ -447,6 +450,15 @@ void agent::end(transfer &t, weft_status status)
             static_cast<unsigned long long>(t.what.bytes), weft_status_text(status));
     t.ops.clear();
     t.status.store(as_nixl(status), std::memory_order_release);
+}
+
+// A peer that is stopped does not take the message. One that has taken it answers once all operations that this agent
+// had posted to it have ended.
+void agent::delivered(std::uint64_t fence)
+{
+    const auto found = fences_.find(fence);
+    if (found != fences_.end())
+        found->second->fence_until_ns = now_ns() + parameters_.timeout_ns() + fence_ns;
 }
 
 void agent::fenced(std::uint64_t id)

@@ -63,6 +63,7 @@ public:
 
 private:
     void notified(const std::string &from, std::string text) override;
+    void delivered(std::uint64_t fence) override;
     void fenced(std::uint64_t id) override;
     void lost(const endpoint &at, weft_peer peer) override;
 
@@ -73,7 +74,7 @@ private:
     void all_parts_ended(transfer &t);
     void end(transfer &t, weft_status status);
     void cancel(transfer &t);
-    bool wait(transfer *t, std::unique_lock<std::mutex> &held);
+    bool wait(transfer *t, std::unique_lock<std::mutex> &held, std::uint64_t for_ns);
     void expire(transfer &t);
     void destroy(transfer *t);
 

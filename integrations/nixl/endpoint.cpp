@@ -141,7 +141,9 @@ void endpoint::take(const weft_completion &done)
         return fence(done.peer, found->second);
     }
     case WEFT_COMPLETION_SEND:
-        if (done.status != WEFT_OK && has(done.peer))
+        if (done.status == WEFT_OK)
+            return events_.delivered(reinterpret_cast<std::uintptr_t>(done.user_data));
+        if (has(done.peer))
             log(level::warning, "agent %s: a message to %s failed: %s", agent_.c_str(),
                 peers_[done.peer].agent.c_str(), weft_status_text(done.status));
         return;

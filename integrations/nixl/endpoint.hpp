@@ -30,6 +30,7 @@ public:
     /** Called with the lock held. */
     struct events {
         virtual void notified(const std::string &agent, std::string text) = 0;
+        virtual void delivered(std::uint64_t fence) = 0; // to the peer's queue; 0: another message
         virtual void fenced(std::uint64_t id) = 0;
         virtual void lost(const endpoint &at, weft_peer peer) = 0;
 

@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 
+import numpy as np
 from support import Agent, Case, pattern, state_of
 
 BIG = 128 << 20
@@ -28,6 +29,17 @@ class Faults(Case):
         self.assertNotIn(here.end(handle, state, patience=SOON), ("DONE", "PROC"))
         self.assertLess(time.monotonic() - began, SOON)
         here.release_xfer_handle(handle)
+
+    def busy(self, here, child, name, seconds):
+        """A write that takes about this long, from a memory of its own, posted."""
+        here.more = np.ones(BIG, dtype=np.uint8)
+        here.register(here.more)
+        local, remote = (here.more.ctypes.data, BIG), (child.base, BIG)
+        took = self.shortest(here, here.request("WRITE", [local], [remote], name))
+        count = int(seconds / took) + 1
+        handle = here.request("WRITE", [local] * count, [remote] * count, name)
+        self.assertEqual(here.post(handle), "PROC")
+        return handle
 
     def test_a_killed_peer_ends_a_request(self):
         for operation in "WRITE", "READ":
@@ -158,6 +170,15 @@ class Faults(Case):
             self.assertEqual(state_of(here.release_xfer_handle, handle), "nixlRepostActiveError")
             here.release_xfer_handle(handle)
             here.deregister_memory(here.registered)
+
+    def test_a_released_write_leaves_a_busy_peer_connected(self):
+        here, child, name = self.meet(BIG)
+        busy = self.busy(here, child, name, 5)
+        handle = here.request("WRITE", *whole(here, child), name)
+        here.post(handle)
+        self.assertEqual(state_of(here.release_xfer_handle, handle), "nixlRepostActiveError")
+        here.release_xfer_handle(handle)  # is confirmed when all else that was posted before has ended
+        self.assertEqual(here.check_xfer_state(busy), "DONE")
 
     def test_many_writes_that_fail_together_leave_a_peer_connected(self):
         here, child, name = self.meet(BIG, timeout_ms=1000)
