@@ -112,15 +112,19 @@ nixl_status_t agent::deregister_memory(local_memory *memory)
 {
     {
         std::unique_lock<std::mutex> held(lock_);
-        const std::vector<transfer *> all(transfers_.begin(), transfers_.end());
-        for (transfer *t : all) {
-            if (!transfers_.count(t) || std::find(t->local.begin(), t->local.end(), memory) == t->local.end())
+        std::vector<transfer *> canceled;
+        for (transfer *t : transfers_) {
+            if (std::find(t->local.begin(), t->local.end(), memory) == t->local.end())
                 continue;
             cancel(*t);
-            if (wait(t, held, release_ns) && transfers_.count(t))
-                for (weft_prepared *part : std::exchange(t->what.parts, {}))
-                    weft_prepared_destroy(part);
+            for (weft_prepared *part : std::exchange(t->what.parts, {}))
+                weft_prepared_destroy(part);
+            canceled.push_back(t);
         }
+        // By then a stopped peer, which may hold the memory, is disconnected. One that is only busy does not hold it.
+        const std::uint64_t until_ns = now_ns() + fence_ns + release_ns;
+        for (transfer *t : canceled)
+            wait(t, held, until_ns);
     }
     weft_status status = WEFT_OK;
     for (weft_memory **handle : {&memory->mirrored, &memory->handle}) {
@@ -327,7 +331,7 @@ nixl_status_t agent::release(transfer *t)
     std::unique_lock<std::mutex> held(lock_);
     cancel(*t);
     // NIXL drops a request at the second attempt, whatever that returns. So the second one waits for the end.
-    if (!wait(t, held, t->refused ? parameters_.timeout_ns() + fence_ns + release_ns : release_ns)) {
+    if (!wait(t, held, now_ns() + (t->refused ? parameters_.timeout_ns() + fence_ns + release_ns : release_ns))) {
         if (std::exchange(t->refused, true))
             orphans_.push_back(t);
         return NIXL_ERR_REPOST_ACTIVE;
@@ -345,9 +349,8 @@ void agent::cancel(transfer &t)
         (void)!weft_op_cancel(main_.handle(), op);
 }
 
-bool agent::wait(transfer *t, std::unique_lock<std::mutex> &held, std::uint64_t for_ns)
+bool agent::wait(transfer *t, std::unique_lock<std::mutex> &held, std::uint64_t until_ns)
 {
-    const std::uint64_t until = now_ns() + for_ns;
     for (;;) {
         progress();
         if (!transfers_.count(t)) // an orphan that has ended, or another thread has released it
@@ -355,7 +358,7 @@ bool agent::wait(transfer *t, std::unique_lock<std::mutex> &held, std::uint64_t 
         expire(*t);
         if (!in_progress(*t))
             return true;
-        if (now_ns() > until)
+        if (now_ns() > until_ns)
             return false;
         held.unlock();
         pause(std::chrono::microseconds(50));

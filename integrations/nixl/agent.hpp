@@ -74,7 +74,7 @@ private:
     void all_parts_ended(transfer &t);
     void end(transfer &t, weft_status status);
     void cancel(transfer &t);
-    bool wait(transfer *t, std::unique_lock<std::mutex> &held, std::uint64_t for_ns);
+    bool wait(transfer *t, std::unique_lock<std::mutex> &held, std::uint64_t until_ns);
     void expire(transfer &t);
     void destroy(transfer *t);
 

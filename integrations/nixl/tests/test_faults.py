@@ -30,6 +30,14 @@ class Faults(Case):
         self.assertLess(time.monotonic() - began, SOON)
         here.release_xfer_handle(handle)
 
+    def reader(self, here):
+        """Another agent, and its request that reads the memory of this one, done once."""
+        reader = Agent()
+        reader.meet(here.describe()[0])
+        read = reader.request("READ", [(reader.base, 4096)], [(here.base, 4096)], here.name)
+        self.assertEqual(reader.finish(read), "DONE")
+        return reader, read
+
     def busy(self, here, child, name, seconds):
         """A write that takes about this long, from a memory of its own, posted."""
         here.more = np.ones(BIG, dtype=np.uint8)
@@ -159,6 +167,21 @@ class Faults(Case):
         self.assertNotEqual(here.finish(handle, patience=SOON), "DONE")
         here.release_xfer_handle(handle)
 
+    def test_memory_that_a_stopped_peer_holds_is_deregistered(self):
+        for count in 1, 5:
+            here, child, name = self.meet(BIG)
+            reader, read = self.reader(here)
+            handles = [here.request("WRITE", *whole(here, child), name) for _ in range(count)]
+            self.assertEqual(here.finish(handles[0]), "DONE")
+            child.signal(signal.SIGSTOP)
+            self.addCleanup(child.signal, signal.SIGCONT)
+            for handle in handles:
+                here.post(handle)
+            here.deregister_memory(here.registered)  # NIXL does not say whether it failed
+            self.assertNotEqual(reader.finish(read), "DONE")
+            for handle in handles:
+                self.assertNotIn(here.end(handle, patience=SOON), ("DONE", "PROC"))
+
     def test_memory_of_a_write_that_was_released_twice_is_deregistered(self):
         for _ in range(3):
             here, child, name = self.meet(BIG)
@@ -179,6 +202,18 @@ class Faults(Case):
         self.assertEqual(state_of(here.release_xfer_handle, handle), "nixlRepostActiveError")
         here.release_xfer_handle(handle)  # is confirmed when all else that was posted before has ended
         self.assertEqual(here.check_xfer_state(busy), "DONE")
+
+    def test_memory_is_deregistered_while_its_peer_is_busy(self):
+        here, child, name = self.meet(BIG)
+        reader, read = self.reader(here)
+        busy = self.busy(here, child, name, 8)
+        handle = here.request("WRITE", *whole(here, child), name)
+        here.post(handle)
+        here.deregister_memory(here.registered)
+        self.assertNotEqual(reader.finish(read), "DONE")
+        self.assertEqual(here.check_xfer_state(busy), "PROC")
+        self.assertEqual(here.end(busy), "DONE")
+        self.assertNotIn(here.end(handle, patience=SOON), ("DONE", "PROC"))
 
     def test_many_writes_that_fail_together_leave_a_peer_connected(self):
         here, child, name = self.meet(BIG, timeout_ms=1000)
