@@ -50,6 +50,7 @@ for machine; do
     cmake --build "$scratch/$machine/nixl"
     cmake --install "$scratch/$machine/nixl" --strip --prefix "$scratch/$machine/installed" >/dev/null
     WEFT_NIXL_PLUGIN=$scratch/$machine/installed/lib/nixl/plugins/libplugin_WEFT.so
+    tools/glibc.sh "$WEFT_NIXL_PLUGIN" 2.34 >"$scratch/log" || { cat "$scratch/log" >&2; exit 1; }
     wheel integrations/nixl/python
 done
 ls -l "$out"/*.whl

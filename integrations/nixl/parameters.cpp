@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstdlib>
 
 namespace weft_nixl {
@@ -83,7 +84,14 @@ const char *parameters::text(const char *name) const
     return value.empty() ? nullptr : value.c_str();
 }
 
-std::uint64_t parameters::number(const char *name) const { return std::strtoull(values_.at(name).c_str(), nullptr, 10); }
+// Not by strtoull, which newer headers make a symbol of glibc 2.38.
+std::uint64_t parameters::number(const char *name) const
+{
+    const std::string &value = values_.at(name);
+    std::uint64_t number = 0;
+    std::from_chars(value.data(), value.data() + value.size(), number);
+    return number;
+}
 
 std::uint64_t parameters::timeout_ns() const
 {
