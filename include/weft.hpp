@@ -586,6 +586,7 @@ public:
         check(status);
         return true;
     }
+    /** Always the same. It arms, too: ask for it before the loop, since between `arm` and the sleep it takes a signal away. */
     [[nodiscard]] int event_fd() const
     {
         std::int32_t fd = -1;
@@ -1171,7 +1172,10 @@ class awaiter {
 
 public:
     /** `depth`: operations at once; 0: the endpoint's `queue_depth`. */
-    explicit awaiter(endpoint &ep, std::uint32_t depth = 0) : queue_(ep.create_queue(depth)) {}
+    explicit awaiter(endpoint &ep, std::uint32_t depth = 0)
+        : queue_(ep.create_queue(depth)), event_fd_(queue_.event_fd())
+    {
+    }
 
     template <class Submit> [[nodiscard]] operation<Submit> operator()(Submit submit, options how = {}) const
     {
@@ -1210,8 +1214,8 @@ public:
     {
         return dispatch([](std::coroutine_handle<> waits) { waits.resume(); });
     }
-    /** Always the same; throws `WEFT_ERR_CLOSED` after the end. */
-    [[nodiscard]] int event_fd() const { return queue_.event_fd(); }
+    /** Always the same. */
+    [[nodiscard]] int event_fd() const noexcept { return event_fd_; }
 
 private:
     template <class Submit> class operation : place {
@@ -1245,6 +1249,7 @@ private:
     };
 
     queue queue_;
+    int event_fd_;
 };
 
 #endif
