@@ -118,14 +118,17 @@ class Threads(Pair):
                 pass
             return time.thread_time() - ran
 
-        alone = runs()
-        operation = self.here.create_counter().expect(1, timeout=1)
-        thread = threading.Thread(target=lambda: self.assertRaises(libweft.TimedOutError, operation.wait))
-        thread.start()
-        beside = runs()
-        thread.join()
-        # With the interpreter's lock held, a twentieth.
-        self.assertGreater(beside, alone / 4)
+        def share() -> float:
+            alone = runs()
+            operation = self.here.create_counter().expect(1, timeout=1)
+            thread = threading.Thread(target=lambda: self.assertRaises(libweft.TimedOutError, operation.wait))
+            thread.start()
+            beside = runs()
+            thread.join()
+            return beside / alone
+
+        # With the interpreter's lock held, a twentieth each time; other programs may take the processor now and then.
+        self.assertTrue(any(share() > 1 / 4 for _ in range(5)))
 
     def test_each_thread_gets_its_own(self) -> None:
         wrong: List[Tuple[int, int]] = []
