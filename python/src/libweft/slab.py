@@ -122,9 +122,9 @@ class Slab:
         self._grants[number] = _Grant(peer.id, token, slots, keys, until)
         return {"number": number, "token": token.hex()}
 
-    def _put(self, peer: Peer, keys: List[str], seconds: float = math.inf) -> Dict[str, Any]:
+    def _put(self, peer: Peer, keys: List[str], seconds: float) -> Dict[str, Any]:
         """Slots for those keys that are not there; of the others -1, as of those for which there is no room. `seconds`: in which the
-        peer has to have the answer, then to have written, and then to have said so. Earlier versions do not say it."""
+        peer has to have the answer, then to have written, and then to have said so."""
         with self._lock:
             now = time.monotonic()
             self._end_all(number for number, grant in self._grants.items() if grant.until < now and number not in self._over)
