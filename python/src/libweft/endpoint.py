@@ -287,20 +287,22 @@ class Endpoint(Transfers):
         events = self._completions.events
         while True:
             outermost = not self._using._is_owned()  # type: ignore[attr-defined]
-            with self._using:
-                number = _first(events)
-                cell = events.get(number)
-                if cell is None:
-                    if self._completions.over is not None and not events:
-                        raise self._completions.over from None
-                    if not events:
-                        return None
-                    continue
-                event = self._event(cell)
-                if outermost:
-                    self._release()
-            if outermost and self._ending:
-                self._finish()
+            try:
+                with self._using:
+                    number = _first(events)
+                    cell = events.get(number)
+                    if cell is None:
+                        if self._completions.over is not None and not events:
+                            raise self._completions.over from None
+                        if not events:
+                            return None
+                        continue
+                    event = self._event(cell)
+                    if outermost:
+                        self._release()
+            finally:
+                if outermost and self._ending:  # a signal handler has closed the endpoint meanwhile
+                    self._finish()
             # Nothing can come between this and the return, so that it is either there or taken.
             try:
                 del events[number]
